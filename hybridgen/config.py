@@ -1,0 +1,132 @@
+"""The configuration, declared once.
+
+Each section is frozen; bounds stand in the types; the text under each field is its documentation.
+Command-line options, environment variables, the keys of ``--config FILE`` and
+docs/configuration.md are all generated from here: field ``a_b`` is ``--a-b``, ``HYBRIDGEN_A_B``
+and the key ``a-b``. Sections only group; names are unique across them.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+PositiveInt = Annotated[int, Meta(ge=1)]
+Count = Annotated[int, Meta(ge=0)]
+Seconds = Annotated[float, Meta(ge=0.0, le=86_400.0)]
+PoolSize = Annotated[int, Meta(ge=0, le=64)]
+
+
+class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Base of all sections."""
+
+
+class ModelSection(Section, frozen=True):
+    """What is served."""
+
+    model: str = "demo"
+    """A .hybridgen or GGUF file, a folder in Hugging Face layout, `demo`, or `mock`."""
+    served_model_name: str = ""
+    """Name that clients use; empty means the model's own."""
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Weights and KV cache; `auto` takes bfloat16."""
+    max_model_len: Annotated[int, Meta(ge=0, le=32_768)] = 0
+    """Context length in tokens; 0 means the model's own, at most 32768."""
+    chat_template: str = ""
+    """File with a Jinja chat template that replaces the model's."""
+    cache_dir: str = ""
+    """Where prepared weights are kept; empty means ~/.cache/hybridgen (XDG_CACHE_HOME counts)."""
+
+
+class DeviceSection(Section, frozen=True):
+    """The gpu process."""
+
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where the dense arithmetic runs; `auto` takes a CUDA device when there is one."""
+    block_size: Literal[16] = 16
+    """Tokens per KV block."""
+    num_kv_blocks: Count = 0
+    """KV blocks; 0 means as many as kv_cache_memory holds."""
+    kv_cache_memory: Count = 0
+    """Bytes for the KV cache; 0 means enough for max_num_seqs × 1,024 tokens (CPU)."""
+    num_compute_threads: Annotated[int, Meta(ge=0, le=256)] = 0
+    """Threads of the CPU device; 0 means all CPUs this process may use."""
+
+
+class SchedulerSection(Section, frozen=True):
+    """Admission and batching."""
+
+    max_num_seqs: Annotated[int, Meta(ge=1, le=1024)] = 64
+    """Most sequences in one decode step."""
+    prefill_chunk: Annotated[int, Meta(ge=16, le=8192)] = 256
+    """Most prompt tokens computed between two decode steps."""
+    backlog_limit: Annotated[int, Meta(ge=0, le=100_000)] = 100
+    """Queued requests beyond which new ones are answered queue_full with retry_after_s."""
+    request_timeout_s: Seconds = 600.0
+    """Deadline of a request that gives none itself."""
+    ack_timeout_s: Seconds = 10.0
+    """How long a finished request's text is kept for a client that has not confirmed it."""
+    slow_reader_timeout_s: Seconds = 30.0
+    """How long a client may leave its text unread before its request is cancelled."""
+
+
+class PoolSection(Section, frozen=True):
+    """The CPU processes around the gpu process."""
+
+    num_tokenizers: PoolSize = 0
+    """Tokenizer processes; 0 means from the CPU budget."""
+    num_samplers: PoolSize = 0
+    """Sampler processes; 0 means from the CPU budget."""
+    num_detokenizers: PoolSize = 0
+    """Detokenizer processes; 0 means from the CPU budget."""
+    num_cpu_threads: Annotated[int, Meta(ge=0, le=4096)] = 0
+    """CPU budget of all CPU roles; 0 means 80 % of the CPUs this process may use."""
+    spin_us: Annotated[int, Meta(ge=-1, le=100_000)] = -1
+    """How long a waiter spins before it sleeps; -1 means 0 below 8 CPUs and 50 from there on."""
+    disable_cpu_affinity: bool = False
+    """Do not pin processes."""
+
+
+class ServerSection(Section, frozen=True):
+    """The tree as a whole."""
+
+    runtime_dir: str = ""
+    """Directory (mode 0700) of the sockets; empty means a fresh one per instance."""
+    uri_file: str = ""
+    """Write the address for clients to this file once the tree is ready."""
+    drain_timeout_s: Seconds = 30.0
+    """How long running requests may take after a stop was asked for."""
+    start_timeout_s: Seconds = 600.0
+    """How long the tree may take until every process is ready."""
+    pool_restart_limit: Count = 5
+    """Deaths of a tokenizer, sampler or detokenizer pool within 30 s that are still replaced."""
+    gpu_restart_limit: Count = 3
+    """Deaths of the gpu process within 300 s that are still replaced."""
+    coscheduler_restart_limit: Count = 3
+    """Deaths of the coscheduler within 60 s that are still replaced."""
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """What is logged to standard error."""
+
+
+class MockSection(Section, frozen=True):
+    """The mock engine (`--model mock`): next token = keyed hash of the context."""
+
+    mock_step_us: Count = 0
+    """Time of one decode step."""
+    mock_max_model_len: Annotated[int, Meta(ge=16, le=32_768)] = 2048
+    """Context length of the mock model."""
+    mock_eos_bias: float = 0.0
+    """Added to the logit of end-of-text: raises or lowers how soon texts end."""
+
+
+class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """All sections."""
+
+    model: ModelSection = ModelSection()
+    device: DeviceSection = DeviceSection()
+    scheduler: SchedulerSection = SchedulerSection()
+    pools: PoolSection = PoolSection()
+    server: ServerSection = ServerSection()
+    mock: MockSection = MockSection()

@@ -1,0 +1,234 @@
+"""What a user asks for and what comes back: the nouns that every layer shares."""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Sequence
+
+import msgspec
+
+from hybridgen.errors import InvalidRequest
+
+# Limits that the shared-memory slot record (ipc/layout.h) and the HTTP front door both obey.
+MAX_STOP_STRINGS = 4
+MAX_STOP_BYTES = 256
+MAX_STOP_TOKEN_IDS = 64
+MAX_LOGIT_BIAS = 512
+MAX_LOGPROBS = 20
+MAX_TEMPERATURE = 100.0
+MAX_LOGIT_BIAS_VALUE = 100.0
+MAX_SEED = 2**64 - 1
+
+
+class FinishReason(enum.IntEnum):
+    """Why a request ended. The numbers are the ones stored in the slot record."""
+
+    NONE = 0
+    STOP = 1  # end-of-text id or one of stop_token_ids
+    LENGTH = 2  # max_tokens or the context is used up
+    STOP_STRING = 3  # a stop string matched
+    CANCELLED = 4
+    ERROR = 5
+
+    @property
+    def public_name(self) -> str | None:
+        """The word clients see; ``None`` while the request runs."""
+        return _PUBLIC_NAMES[self]
+
+
+_PUBLIC_NAMES = {
+    FinishReason.NONE: None,
+    FinishReason.STOP: "stop",
+    FinishReason.LENGTH: "length",
+    FinishReason.STOP_STRING: "stop",
+    FinishReason.CANCELLED: "cancelled",
+    FinishReason.ERROR: "error",
+}
+
+
+class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How the next token is chosen. Names and meanings follow the field's conventions."""
+
+    temperature: float = 1.0
+    """Divides the logits; 0 means greedy."""
+    top_k: int = 0
+    """Keep the k most likely tokens; 0 or -1 keeps all."""
+    top_p: float = 1.0
+    """Keep the smallest set of most likely tokens whose probability reaches this, in (0, 1]."""
+    min_p: float = 0.0
+    """Keep tokens at least this fraction as likely as the most likely one, in [0, 1]."""
+    repetition_penalty: float = 1.0
+    """Divides (positive) or multiplies (negative) logits of tokens seen in prompt or output; > 0."""
+    presence_penalty: float = 0.0
+    """Subtracted once from logits of tokens seen in the output, in [-2, 2]."""
+    frequency_penalty: float = 0.0
+    """Subtracted per occurrence in the output, in [-2, 2]."""
+    logit_bias: dict[int, float] = {}
+    """Token id → value added to its logit, in [-100, 100]."""
+    seed: int | None = None
+    """Philox key, 0 … 2⁶⁴-1. Without one the server draws one and reports it."""
+    max_tokens: int | None = None
+    """Most tokens to generate; ``None`` means whatever fits the context."""
+    min_tokens: int = 0
+    """End-of-text and stop ids cannot be chosen before this many tokens."""
+    stop: tuple[str, ...] = ()
+    """Text ends before the first of these; at most 4, at most 256 bytes each."""
+    stop_token_ids: tuple[int, ...] = ()
+    """Ids that end the text, besides the model's own; at most 64."""
+    ignore_eos: bool = False
+    """Do not end at the model's end-of-text ids."""
+    include_stop_str_in_output: bool = False
+    """Keep the matched stop string at the end of the text."""
+    skip_special_tokens: bool = True
+    """Leave special tokens out of the text (ids always carry them)."""
+    logprobs: int | None = None
+    """Report the log-probability of each chosen token and of this many best ones, 0 … 20."""
+
+    def validate(self, vocab_size: int | None = None) -> None:
+        """Check every bound, and token ids against ``vocab_size`` where it is known.
+
+        Raises:
+            InvalidRequest: with fields ``param``, ``value``, ``limit`` and ``remedy``.
+        """
+        _check_range("temperature", self.temperature, 0.0, MAX_TEMPERATURE)
+        _check_range("top_k", self.top_k, -1, 2**31 - 1)
+        _check_range("top_p", self.top_p, 0.0, 1.0, open_low=True)
+        _check_range("min_p", self.min_p, 0.0, 1.0)
+        _check_range("repetition_penalty", self.repetition_penalty, 0.0, 100.0, open_low=True)
+        _check_range("presence_penalty", self.presence_penalty, -2.0, 2.0)
+        _check_range("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
+        _check_range("min_tokens", self.min_tokens, 0, 2**31 - 1)
+        if self.max_tokens is not None:
+            _check_range("max_tokens", self.max_tokens, 1, 2**31 - 1)
+            _check_range("min_tokens", self.min_tokens, 0, self.max_tokens)
+        if self.seed is not None:
+            _check_range("seed", self.seed, 0, MAX_SEED)
+        if self.logprobs is not None:
+            _check_range("logprobs", self.logprobs, 0, MAX_LOGPROBS)
+        self._validate_stops(vocab_size)
+        self._validate_bias(vocab_size)
+
+    def _validate_stops(self, vocab_size: int | None) -> None:
+        _check_range("stop (count)", len(self.stop), 0, MAX_STOP_STRINGS)
+        for text in self.stop:
+            num_bytes = len(text.encode("utf-8", "surrogatepass"))
+            _check_range("stop (bytes of one string)", num_bytes, 1, MAX_STOP_BYTES)
+        _check_range("stop_token_ids (count)", len(self.stop_token_ids), 0, MAX_STOP_TOKEN_IDS)
+        for token_id in self.stop_token_ids:
+            _check_token_id("stop_token_ids", token_id, vocab_size)
+
+    def _validate_bias(self, vocab_size: int | None) -> None:
+        _check_range("logit_bias (count)", len(self.logit_bias), 0, MAX_LOGIT_BIAS)
+        for token_id, bias in self.logit_bias.items():
+            _check_token_id("logit_bias", token_id, vocab_size)
+            _check_range("logit_bias (value)", bias, -MAX_LOGIT_BIAS_VALUE, MAX_LOGIT_BIAS_VALUE)
+
+
+def _check_range(
+    param: str, value: float, low: float, high: float, *, open_low: bool = False
+) -> None:
+    inside = math.isfinite(value) and (low < value if open_low else low <= value) and value <= high
+    if inside:
+        return
+    bracket = "(" if open_low else "["
+    raise InvalidRequest(
+        f"{param} is out of range",
+        param=param,
+        value=value if math.isfinite(value) else str(value),
+        limit=f"{bracket}{low}, {high}]",
+        remedy=f"Give {param} a value inside the limit",
+    )
+
+
+def _check_token_id(param: str, token_id: int, vocab_size: int | None) -> None:
+    limit = vocab_size if vocab_size is not None else 2**31
+    if not 0 <= token_id < limit:
+        raise InvalidRequest(
+            f"{param} names a token id outside the vocabulary",
+            param=param,
+            value=token_id,
+            limit=f"[0, {limit})",
+            remedy="Use ids of this model's tokenizer",
+        )
+
+
+class ChatMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One turn of a conversation."""
+
+    role: str
+    content: str
+
+
+class TextPrompt(msgspec.Struct, frozen=True, tag="text", forbid_unknown_fields=True):
+    """Plain text, encoded as it stands (special tokens in it stay text)."""
+
+    text: str
+
+
+class IdsPrompt(msgspec.Struct, frozen=True, tag="ids", forbid_unknown_fields=True):
+    """Token ids, used as they stand."""
+
+    ids: list[int]
+
+
+class ChatPrompt(msgspec.Struct, frozen=True, tag="chat", forbid_unknown_fields=True):
+    """A conversation, rendered by the model's chat template."""
+
+    messages: list[ChatMessage]
+
+
+Prompt = TextPrompt | IdsPrompt | ChatPrompt
+PromptLike = str | Sequence[int] | Sequence[dict[str, str]] | Sequence[ChatMessage] | Prompt
+
+
+def as_prompt(prompt: PromptLike) -> Prompt:
+    """Turn what users write — a text, ids, or messages — into a ``Prompt``.
+
+    Raises:
+        InvalidRequest: for anything else, naming the type.
+    """
+    if isinstance(prompt, TextPrompt | IdsPrompt | ChatPrompt):
+        return prompt
+    if isinstance(prompt, str):
+        return TextPrompt(prompt)
+    if isinstance(prompt, Sequence) and prompt and not isinstance(prompt, bytes):
+        items = list(prompt)
+        if all(isinstance(item, int) and not isinstance(item, bool) for item in items):
+            return IdsPrompt(items)  # type: ignore[arg-type]  # every item was just checked
+        if all(isinstance(item, dict | ChatMessage) for item in items):
+            try:
+                return ChatPrompt(msgspec.convert(items, list[ChatMessage]))
+            except msgspec.ValidationError as error:
+                raise InvalidRequest(
+                    f"a message is malformed: {error}",
+                    param="messages",
+                    remedy="Give each message a text 'role' and a text 'content'",
+                ) from None
+    raise InvalidRequest(
+        "a prompt must be a text, a list of token ids, or a list of messages",
+        param="prompt",
+        value=type(prompt).__name__ if prompt else "an empty prompt",
+        remedy="Pass str, list[int], or [{'role': …, 'content': …}, …]",
+    )
+
+
+class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):
+    """Log-probability of a chosen token and of the best ones at its position."""
+
+    token_id: int
+    logprob: float
+    top: list[tuple[int, float]] = []
+    """(token id, log-probability), best first; as many as were asked for."""
+
+
+class RequestOutput(msgspec.Struct, frozen=True, kw_only=True):
+    """A finished request."""
+
+    prompt_token_ids: list[int] | None = None
+    num_prompt_tokens: int
+    token_ids: list[int]
+    text: str
+    finish_reason: str
+    logprobs: list[TokenLogprob] | None = None
+    seed: int
