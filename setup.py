@@ -1,5 +1,7 @@
 """Builds the native extensions; everything else about the package stands in setup.cfg."""
 
+from glob import glob
+
 from setuptools import Extension, setup
 
 FLAGS = ["-O3", "-std=gnu11", "-fvisibility=hidden", "-Wall", "-Wextra", "-Werror=implicit"]
@@ -29,7 +31,17 @@ setup(
             "ipc/record_ring.c",
             depends=("ipc/atomics.h", "ipc/layout_table.h", "ipc/record_ring.h"),
         ),
-        native("hybridgen.sampling._native", "hybridgen/sampling/_native.c", flags=("-ffp-contract=off",)),
-        native("hybridgen.models._native", "hybridgen/models/_native.c", flags=("-ffp-contract=fast",)),
+        native(
+            "hybridgen.sampling._native",
+            *sorted(glob("hybridgen/sampling/*.c")),
+            depends=tuple(sorted(glob("hybridgen/sampling/*.h"))),
+            flags=("-ffp-contract=off",),  # the same token on every machine: see lanes.h
+        ),
+        native(
+            "hybridgen.models._native",
+            *sorted(glob("hybridgen/models/*.c")),
+            depends=tuple(glob("hybridgen/models/*.h")),
+            flags=("-ffp-contract=fast",),
+        ),
     ]
 )

@@ -325,5 +325,5 @@ def from_wire(code: str, message: str, fields: dict[str, FieldValue]) -> HybridG
     """Rebuild an error from its wire form; an unknown code becomes ``InternalError``."""
     cls = BY_CODE.get(code)
     if cls is None:
-        return InternalError(message, **{**fields, "unknown_code": code})
+        cls, fields = InternalError, {**fields, "unknown_code": code}
     return cls(message, **fields)  # type: ignore[arg-type]  # value/limit/remedy ride in fields

@@ -320,6 +320,7 @@ class WorkerAttached(Message, frozen=True, kw_only=True):
     role: str
     index: int
     incarnation: int
+    answers: int = 0  # coscheduler_incarnation of the AttachWorker it answers; 0: not asked
     rows: list[BatchRow] = []  # gpu: what is in its batch
     num_blocks: int = 0  # gpu: KV blocks it has
     open_slots: list[SlotEvent] = []  # detokenizer: texts it works on

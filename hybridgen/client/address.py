@@ -1,0 +1,47 @@
+"""Where a server is, and how a client introduces itself there."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from hybridgen.client.peer import ADMIN, Peer
+from hybridgen.ipc.runtime_dir import URI_SCHEME, Endpoints, RuntimeDir, parse_uri
+from hybridgen.messages import AdminReply, ClientReply, Decoder, TextReply
+
+_DECODERS: dict[str, Any] = {
+    "coscheduler": Decoder(ClientReply),
+    "text": Decoder(TextReply),
+    "admin": Decoder(AdminReply),
+}
+
+
+class Address:
+    """The sockets of one server, as a client names them.
+
+    Args:
+        target: ``hybridgen://…`` or the runtime directory itself.
+
+    Raises:
+        PeerGone: there is no such directory.
+        ConfigError: it cannot be read as an address, or belongs to somebody else.
+    """
+
+    def __init__(self, target: str | os.PathLike[str]) -> None:
+        text = os.fspath(target)
+        path = parse_uri(text) if text.startswith(URI_SCHEME) else Path(text)
+        self._endpoints: Endpoints = RuntimeDir.open(path).endpoints
+        # ROUTER sockets keep identities that begin with a zero byte for themselves.
+        self.identity = b"c" + os.urandom(15)
+
+    def endpoint(self, peer: Peer) -> str:
+        """The ZeroMQ endpoint of ``peer``."""
+        if peer.kind == "text":
+            return self._endpoints.text(peer.number)
+        return self._endpoints.admin if peer == ADMIN else self._endpoints.clients
+
+    def decoder(self, peer: Peer) -> Decoder:
+        """Decodes what ``peer`` sends."""
+        decoder: Decoder = _DECODERS[peer.kind]
+        return decoder

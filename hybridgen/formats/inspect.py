@@ -1,0 +1,49 @@
+"""What a model says about itself, whatever its format: fast, torch-free, no weight loaded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hybridgen.config import Config
+from hybridgen.errors import BadModelFile
+from hybridgen.formats.gguf import MAGIC
+from hybridgen.formats.gguf_model import inspect_gguf
+from hybridgen.formats.huggingface import inspect_folder
+from hybridgen.formats.hybridgen_file import SUFFIX, inspect_hybridgen
+from hybridgen.formats.locate import locate
+from hybridgen.formats.mock_model import mock_model
+from hybridgen.formats.model_file import ModelFile
+from hybridgen.formats.model_info import ModelInfo
+
+
+def inspect_model(model: str, config: Config) -> ModelInfo:
+    """Find ``model`` (a path, ``demo`` or ``mock``) and read its configuration and tokenizer.
+
+    Raises:
+        ConfigError: nothing is there.
+        BadModelFile: damaged, or of no known format; names the field.
+        UnsupportedModel: well-formed, but of a kind that is not implemented.
+        WeightsMismatch: its tensors do not fit its configuration.
+    """
+    path = locate(model)
+    if path == "mock":
+        return mock_model(config)
+    if path.is_dir():
+        return inspect_folder(path)
+    if _leading_bytes(path) == MAGIC or path.suffix == ".gguf":
+        return inspect_gguf(path)
+    if path.suffix in (SUFFIX, ".safetensors"):
+        return inspect_hybridgen(path)
+    raise BadModelFile(
+        "the file is of no known model format",
+        field="magic",
+        value=f"{path.name} beginning with {_leading_bytes(path).hex(' ')}",
+        limit="a GGUF or .hybridgen file, or a folder with config.json",
+        remedy="Convert the model to one of these formats",
+        file=str(path),
+    )
+
+
+def _leading_bytes(path: Path) -> bytes:
+    with ModelFile(path) as file:
+        return bytes(file.buf[:4])

@@ -1,0 +1,1 @@
+"""Accounting of KV cache memory."""

@@ -1,0 +1,1 @@
+"""Engines: the mock, and the Llama family on the CPU."""

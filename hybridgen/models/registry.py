@@ -1,0 +1,106 @@
+"""Which engine serves a model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from hybridgen.config import Config
+from hybridgen.errors import ConfigError
+from hybridgen.formats.model_info import ModelInfo
+from hybridgen.models.engine import Engine
+from hybridgen.models.mock import MockEngine
+
+if TYPE_CHECKING:
+    from hybridgen.models.runner import Runner
+
+#: Called with the share done, 0 … 1, and what is being done.
+Progress = Callable[[float, str], None]
+
+#: Most tokens of one forward pass; larger chunks are computed in pieces.
+MAX_ROWS = 512
+#: The same limit as ``--max-model-len``.
+MAX_MODEL_LEN = 32_768
+#: Share of a start that preparing the weights file takes when it is not cached.
+_PREPARED = 0.8
+
+
+def load_engine(info: ModelInfo, config: Config, on_progress: Progress) -> Engine:
+    """Load the model and its KV cache.
+
+    Raises:
+        ConfigError: the device is not available.
+        OutOfHostMemory: the KV cache does not fit.
+        ModelError: the weights cannot be used.
+    """
+    if config.device.device == "cuda":
+        raise ConfigError(
+            "the CUDA device is not available in this build",
+            value="cuda",
+            limit="cpu",
+            remedy="Use --device cpu or --device auto",
+        )
+    if info.kind == "mock":
+        return _load_mock(info, config)
+    return _load_llama(info, config, on_progress)
+
+
+def _max_model_len(info: ModelInfo, config: Config) -> int:
+    return config.model.max_model_len or min(info.config.max_position, MAX_MODEL_LEN)
+
+
+def _load_mock(info: ModelInfo, config: Config) -> MockEngine:
+    tokens = max(config.scheduler.max_num_seqs * 1024, _max_model_len(info, config))
+    block_size = config.device.block_size
+    return MockEngine(
+        info.config.vocab_size,
+        config.device.num_kv_blocks or -(-tokens // block_size),
+        step_us=config.mock.mock_step_us,
+        eos_id=info.config.eos_ids[0],
+        eos_bias=config.mock.mock_eos_bias,
+        block_size=block_size,
+    )
+
+
+def _load_llama(info: ModelInfo, config: Config, on_progress: Progress) -> Runner:
+    # torch takes over a second to import; the mock must not pay for it.
+    import torch  # noqa: PLC0415
+
+    from hybridgen.formats.convert import load_weights, prepare_weights  # noqa: PLC0415
+    from hybridgen.models.compute_pool import ComputePool  # noqa: PLC0415
+    from hybridgen.models.kv_cache import KvCache, plan_num_blocks  # noqa: PLC0415
+    from hybridgen.models.llama import LlamaModel  # noqa: PLC0415
+    from hybridgen.models.runner import Runner  # noqa: PLC0415
+    from hybridgen.models.weights import pack_weights  # noqa: PLC0415
+
+    name: Literal["float32", "bfloat16"] = (
+        "float32" if config.model.dtype == "float32" else "bfloat16"
+    )
+    dtype = torch.float32 if name == "float32" else torch.bfloat16
+    max_model_len = _max_model_len(info, config)
+    num_blocks = plan_num_blocks(
+        info.config,
+        dtype,
+        num_kv_blocks=config.device.num_kv_blocks,
+        kv_cache_memory=config.device.kv_cache_memory,
+        max_num_seqs=config.scheduler.max_num_seqs,
+        max_model_len=max_model_len,
+    )
+    on_progress(0.0, "preparing weights")
+    path: Path = prepare_weights(
+        info,
+        name,
+        config.model.cache_dir,
+        lambda share: on_progress(share * _PREPARED, "preparing weights"),
+    )
+    on_progress(_PREPARED, "packing weights")
+    pool = ComputePool(config.device.num_compute_threads)
+    weights = pack_weights(pool, info.config, load_weights(path), dtype)
+    cache = KvCache(info.config, num_blocks, dtype)
+    rows = max(config.scheduler.max_num_seqs, min(config.scheduler.prefill_chunk, MAX_ROWS))
+    model = LlamaModel(
+        info.config, weights, cache, pool, max_rows=rows, max_positions=max_model_len
+    )
+    on_progress(1.0, "ready")
+    return Runner(model)

@@ -1,0 +1,1 @@
+"""Logits row, parameters and history → next token id."""

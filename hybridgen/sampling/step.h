@@ -1,0 +1,33 @@
+/* All rows of one lane in one step, from the shared-memory segments back into them. */
+#ifndef HYBRIDGEN_SAMPLING_STEP_H
+#define HYBRIDGEN_SAMPLING_STEP_H
+
+#include "hybridgen/sampling/lanes.h"
+#include "ipc/layout.h"
+
+struct hg_segment {
+    uint8_t *bytes;
+    size_t size;
+};
+
+/* In the order of sample_step's arguments. */
+enum { HG_ARG_LOGITS, HG_ARG_SAMPLED, HG_ARG_SLOTS, HG_ARG_TOKENS, HG_ARG_LOGPROBS, HG_NUM_ARGS };
+
+struct hg_step_report {
+    uint64_t num_rows, num_tokens, num_stale, num_invalid;
+    uint64_t detokenizers; /* bit (index % 64): has something new to read */
+};
+
+/* Returns 0; or -1 with `error` filled in when segments, step or rows contradict each other, and
+ * then nothing was written.  A poisoned step is no error: nothing is done, the report is zero.
+ *
+ * What is stored, per row, in this order: logprob record; token; finish word; `generated` with
+ * release order, which publishes the three before it to the detokenizer; the row's result.  After
+ * the lane's last row `done` with release order, then a futex wake.  A sampler may die between any
+ * two of these stores: its successor repeats the step, and since a row is a pure function and a
+ * token once published is read back rather than chosen again, every store is repeated unchanged. */
+int hg_sample_step(const struct hg_segment segments[HG_NUM_ARGS], const struct hg_lanes *lanes,
+                   uint64_t step, uint64_t lane, struct hg_step_report *report, char *error,
+                   size_t error_bytes);
+
+#endif

@@ -1,0 +1,1 @@
+"""Admission, batching and recovery as pure state machines."""

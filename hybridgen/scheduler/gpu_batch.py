@@ -1,0 +1,266 @@
+"""The gpu process as the coscheduler sees it: its rows, its KV blocks, and who waits for them.
+
+Blocks are granted ahead: a joining row gets those of all its tokens plus LOOKAHEAD_BLOCKS, and
+GRANT_BLOCKS more whenever less than one block of room is left. When none are left, the row of
+the greatest rank — lowest priority, then youngest — gives all of its own back and starts over
+later (preemption by recompute). The row of the smallest rank is never a victim while there are
+others, and its request was admitted only because it fits alone, so something always finishes.
+
+A block is free again only when the gpu process has said that the row is off.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from hybridgen.clock import Clock
+from hybridgen.ipc.slot_table import SlotState
+from hybridgen.kvcache.block_pool import BlockPool
+from hybridgen.messages import BatchRow, GrantBlocks, JoinBatch, RetireSlot
+from hybridgen.scheduler.outbox import Outbox
+from hybridgen.scheduler.queues import RequestQueue
+from hybridgen.scheduler.request_book import RequestBook
+from hybridgen.scheduler.request_record import RequestRecord
+from hybridgen.scheduler.slot_ledger import SlotLedger
+from hybridgen.scheduler.tree_shape import TreeShape
+
+GPU = "gpu-0"
+LOOKAHEAD_BLOCKS = 2
+GRANT_BLOCKS = 2
+
+
+class GpuBatch:
+    """Rows join, grow, and leave; nobody else touches blocks."""
+
+    def __init__(
+        self,
+        *,
+        shape: TreeShape,
+        max_num_seqs: int,
+        book: RequestBook,
+        ledger: SlotLedger,
+        outbox: Outbox,
+        clock: Clock,
+    ) -> None:
+        self._shape = shape
+        self._max_num_seqs = max_num_seqs
+        self._book = book
+        self._ledger = ledger
+        self._outbox = outbox
+        self._clock = clock
+        self.pool: BlockPool | None = None
+        self.incarnation = -1
+        self.is_attached = False
+        self.is_lost = False
+        self.num_preempted = 0
+        self.waiting: RequestQueue[RequestRecord] = RequestQueue()
+        self.rows: dict[int, RequestRecord] = {}  # by slot; also those that are retiring
+        self._starving: dict[int, RequestRecord] = {}
+        self._foreign: dict[tuple[int, int], list[int]] = {}  # rows of nobody, until retired
+        self._num_returning = 0  # blocks of rows that are retiring
+
+    @property
+    def max_kv_tokens(self) -> int:
+        """Tokens that all blocks together hold; -1 before the gpu process attached."""
+        return -1 if self.pool is None else self.pool.num_blocks * self.pool.block_size
+
+    @property
+    def has_work(self) -> bool:
+        """Whether steps are expected of the gpu process."""
+        return bool(self.rows)
+
+    def enqueue(self, record: RequestRecord) -> None:
+        """Let ``record`` wait for its turn."""
+        self._ledger.set_state(record, SlotState.WAITING)
+        self.waiting.push(record)
+
+    def withdraw(self, record: RequestRecord) -> None:
+        """``record`` is over: it neither waits nor keeps a row."""
+        self.waiting.remove(record)
+        self._starving.pop(record.slot, None)
+        record.is_starving = False
+        self._retire(record)
+
+    def take_off(self, record: RequestRecord) -> None:
+        """The gpu process does not touch the row any more: its blocks are free."""
+        if not record.is_row:
+            return
+        if record.is_retiring:
+            self._num_returning -= len(record.blocks)
+        if self.pool is not None:
+            self.pool.free(record.blocks)
+        self._forget_row(record)
+
+    def retired_foreign(self, slot: int, epoch: int) -> None:
+        """A row that belonged to no request is off."""
+        blocks = self._foreign.pop((slot, epoch), None)
+        if blocks is not None and self.pool is not None:
+            self._num_returning -= len(blocks)
+            self.pool.free(blocks)
+
+    def starve(self, record: RequestRecord) -> None:
+        """The row has less than one block of room."""
+        if record.is_row and not record.is_retiring and self._num_missing(record) > 0:
+            record.is_starving = True
+            self._starving[record.slot] = record
+
+    def preempt(self, record: RequestRecord) -> None:
+        """Give up the row for now; it waits again once the gpu process has let go of it."""
+        record.num_preemptions += 1
+        self.num_preempted += 1
+        self._starving.pop(record.slot, None)
+        record.is_starving = False
+        self._retire(record)
+
+    def schedule(self) -> None:
+        """Use what is free: first for rows that stand still, then for those that wait."""
+        if not self.is_attached or self.pool is None:
+            return
+        if self._starving:
+            self._feed(self.pool)
+            self._make_room(self.pool)
+        while self.waiting and not self._starving and self._join_next(self.pool):
+            pass
+
+    # --- attachment ---------------------------------------------------------------------------
+
+    def assume_row(self, record: RequestRecord) -> None:
+        """After a restart: the gpu process may hold this row; it will say so when it attaches."""
+        record.is_row = True
+        self.rows[record.slot] = record
+
+    def attach(
+        self, incarnation: int, num_blocks: int, rows: Sequence[BatchRow]
+    ) -> list[RequestRecord]:
+        """Take the gpu process's word for what it holds.
+
+        Returns:
+            Records whose row it does not hold (any more); the caller says what becomes of them.
+        """
+        self.incarnation = incarnation
+        self.is_attached = True
+        self.pool = BlockPool(num_blocks, self._shape.block_size)
+        self._starving.clear()
+        self._foreign.clear()
+        self._num_returning = 0
+        known = {(row.slot, row.epoch) for row in rows}
+        missing = [r for r in self.rows.values() if (r.slot, r.epoch) not in known]
+        for absent in missing:
+            self._forget_row(absent)
+        for row in rows:
+            self.pool.claim(row.blocks)
+            record = self._book.occupant(row.slot, row.epoch)
+            if record is None or not record.is_row:
+                self._disown(row)
+            else:
+                self._adopt(record, row)
+        return missing
+
+    def lose(self) -> list[RequestRecord]:
+        """The process is gone, and with it all rows, which are returned."""
+        self.is_attached = False
+        self._starving.clear()
+        self._foreign.clear()
+        self._num_returning = 0
+        lost = list(self.rows.values())
+        for record in lost:
+            self._forget_row(record)
+        if self.pool is not None:
+            self.pool = BlockPool(self.pool.num_blocks, self.pool.block_size)
+        return lost
+
+    # --- inside -------------------------------------------------------------------------------
+
+    def _forget_row(self, record: RequestRecord) -> None:
+        record.is_row = record.is_retiring = record.is_starving = False
+        record.blocks = []
+        self.rows.pop(record.slot, None)
+        self._starving.pop(record.slot, None)
+
+    def _adopt(self, record: RequestRecord, row: BatchRow) -> None:
+        record.blocks = list(row.blocks)
+        if record.is_over or record.is_retiring:
+            record.is_retiring = False
+            self._retire(record)
+            return
+        if row.num_computed >= record.prompt_len:
+            self._ledger.set_state(record, SlotState.RUNNING)
+        room = len(record.blocks) * self._shape.block_size - row.num_computed - 1
+        if room < self._shape.block_size:
+            self.starve(record)
+
+    def _disown(self, row: BatchRow) -> None:
+        self._foreign[row.slot, row.epoch] = list(row.blocks)
+        self._num_returning += len(row.blocks)
+        self._outbox.to_worker(GPU, RetireSlot(row.slot, row.epoch))
+
+    def _retire(self, record: RequestRecord) -> None:
+        if not record.is_row or record.is_retiring:
+            return
+        record.is_retiring = True
+        self._num_returning += len(record.blocks)
+        if self.is_attached:
+            self._outbox.to_worker(GPU, RetireSlot(record.slot, record.epoch))
+
+    def _max_blocks(self, record: RequestRecord) -> int:
+        # The last token of a text is never computed on.
+        return -(-(record.max_len - 1) // self._shape.block_size)
+
+    def _num_missing(self, record: RequestRecord) -> int:
+        return self._max_blocks(record) - len(record.blocks)
+
+    def _feed(self, pool: BlockPool) -> None:
+        for record in sorted(self._starving.values(), key=_rank):
+            num_blocks = min(GRANT_BLOCKS, self._num_missing(record), pool.num_free)
+            if num_blocks == 0:
+                return
+            first = len(record.blocks)
+            blocks = pool.allocate(num_blocks)
+            record.blocks += blocks
+            record.is_starving = False
+            del self._starving[record.slot]
+            self._outbox.to_worker(GPU, GrantBlocks(record.slot, record.epoch, first, blocks))
+
+    def _make_room(self, pool: BlockPool) -> None:
+        while len(self._starving) > pool.num_free + self._num_returning:
+            rows = [record for record in self.rows.values() if not record.is_retiring]
+            if not rows:
+                return
+            self.preempt(max(rows, key=_rank))
+
+    def _join_next(self, pool: BlockPool) -> bool:
+        if len(self.rows) + len(self._foreign) >= self._max_num_seqs:
+            return False
+        record = self.waiting.peek()
+        if record is None:
+            return False
+        num_tokens = record.prompt_len + self._ledger.num_generated(record)
+        num_blocks = pool.blocks_for(num_tokens) + LOOKAHEAD_BLOCKS
+        num_blocks = min(num_blocks, self._max_blocks(record))
+        # One block for each running row stays free, or the newcomer would be thrown out at once.
+        if num_blocks + len(self.rows) > pool.num_free:
+            return False
+        self.waiting.pop()
+        record.blocks = pool.allocate(num_blocks)
+        record.is_row = True
+        self.rows[record.slot] = record
+        if math.isnan(record.joined_s):
+            record.joined_s = self._clock()
+        self._ledger.set_state(record, SlotState.PREFILL)
+        self._outbox.to_worker(
+            GPU,
+            JoinBatch(
+                slot=record.slot,
+                epoch=record.epoch,
+                detokenizer=record.detokenizer,
+                num_tokens=num_tokens,
+                num_cached=0,
+                blocks=list(record.blocks),
+            ),
+        )
+        return True
+
+
+def _rank(record: RequestRecord) -> tuple[int, int]:
+    return record.rank

@@ -1,0 +1,1 @@
+"""Text: templates, tokenizers, detokenizing, stop strings."""

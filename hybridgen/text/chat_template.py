@@ -1,0 +1,167 @@
+"""A model's chat template: messages → the text that the model was trained to answer."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NoReturn
+
+from jinja2.exceptions import SecurityError, TemplateError, TemplateSyntaxError
+
+from hybridgen.errors import BadModelFile, InvalidRequest, UnsupportedModel
+from hybridgen.request import ChatMessage
+from hybridgen.text.cpu_limit import CpuLimit, CpuTimeSpent
+from hybridgen.text.size_budget import SizeExceeded
+from hybridgen.text.template_sandbox import TemplateSandbox
+
+MAX_SOURCE_CHARS = 2**20
+MAX_OUTPUT_BYTES = 2**20
+CPU_LIMIT_S = 1.0
+
+#: What a template may run into by itself when messages are not what it expects.
+_TEMPLATE_FAULTS = (
+    TemplateError,
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    MemoryError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
+_DATE_FORMAT = re.compile(r"(?:%[A-Za-z%]|[^%]){0,64}")
+
+
+class RefusedByTemplate(Exception):
+    """The template called raise_exception."""
+
+
+class ChatTemplate:
+    """A compiled template.
+
+    Args:
+        source: Jinja source.
+        bos_token: text that the template knows under this name; likewise ``eos_token``.
+        now_s: wall clock for ``strftime_now``, seconds since the epoch (shown as UTC).
+        cpu_limit_s: CPU time that compiling, and each rendering, may take.
+
+    Raises:
+        BadModelFile: the source is not a template that can be compiled within the limits.
+    """
+
+    def __init__(
+        self,
+        source: str,
+        *,
+        bos_token: str = "",
+        eos_token: str = "",
+        now_s: Callable[[], float] = time.time,
+        cpu_limit_s: float = CPU_LIMIT_S,
+    ) -> None:
+        self._now_s = now_s
+        self._cpu_limit_s = cpu_limit_s
+        self._constants = {
+            "bos_token": bos_token,
+            "eos_token": eos_token,
+            "tools": None,
+            "documents": None,
+        }
+        self._compile(source)
+
+    def _compile(self, source: str) -> None:
+        if len(source) > MAX_SOURCE_CHARS:
+            raise BadModelFile(
+                "the chat template is too long", value=len(source), limit=MAX_SOURCE_CHARS
+            )
+        self._sandbox = sandbox = TemplateSandbox()
+        sandbox.globals |= {"raise_exception": _refuse, "strftime_now": self._strftime_now}
+        try:
+            with CpuLimit(self._cpu_limit_s):
+                self._template = sandbox.from_string(source)
+        except TemplateSyntaxError as error:
+            raise BadModelFile(
+                f"the chat template cannot be compiled: {error.message}",
+                value=f"line {error.lineno}",
+                remedy="Give a correct one with --chat-template FILE",
+            ) from error
+        except (*_TEMPLATE_FAULTS, SizeExceeded, SyntaxError, CpuTimeSpent) as error:
+            raise BadModelFile(
+                f"the chat template cannot be compiled: {type(error).__name__} {error}".rstrip(),
+                limit=f"{self._cpu_limit_s} s CPU, moderate nesting",
+                remedy="Give a correct one with --chat-template FILE",
+            ) from error
+
+    def render(
+        self,
+        messages: Sequence[ChatMessage | Mapping[str, str]],
+        add_generation_prompt: bool = True,
+        *,
+        max_output_bytes: int = MAX_OUTPUT_BYTES,
+    ) -> str:
+        """The conversation as one text.
+
+        Raises:
+            InvalidRequest: the template refuses these messages, fails on them, or exceeds its
+                CPU or output limit. UnsupportedModel: it wants something that templates are
+                not given.
+        """
+        turns = [
+            {"role": turn.role, "content": turn.content}
+            if isinstance(turn, ChatMessage)
+            else dict(turn)
+            for turn in messages
+        ]
+        try:
+            with CpuLimit(self._cpu_limit_s):
+                return self._render(turns, add_generation_prompt, max_output_bytes)
+        except RefusedByTemplate as error:
+            raise _invalid(f"the chat template refuses the messages: {error}") from error
+        except CpuTimeSpent as error:
+            limit = f"{self._cpu_limit_s} s of CPU time"
+            raise _invalid("the chat template takes too long", limit=limit) from error
+        except SizeExceeded as error:
+            raise _invalid(
+                "the chat template makes too much text",
+                value=str(error),
+                limit=f"{max_output_bytes} bytes",
+            ) from error
+        except SecurityError as error:
+            raise UnsupportedModel(
+                f"the chat template asks for something that is not available: {error}",
+                remedy="Give another one with --chat-template FILE",
+            ) from error
+        except _TEMPLATE_FAULTS as error:
+            kind = type(error).__name__
+            raise _invalid(f"the chat template fails on these messages: {kind} {error}") from error
+
+    def _render(self, turns: list[dict[str, Any]], has_prompt: bool, max_bytes: int) -> str:
+        context = {**self._constants, "messages": turns, "add_generation_prompt": has_prompt}
+        self._sandbox.budget.reset()
+        pieces: list[str] = []
+        num_bytes = 0
+        for piece in self._template.generate(context):
+            num_bytes += len(piece.encode("utf-8", "surrogatepass"))
+            if num_bytes > max_bytes:
+                raise SizeExceeded(f"{num_bytes} bytes or more")
+            pieces.append(piece)
+        return "".join(pieces)
+
+    def _strftime_now(self, date_format: str) -> str:
+        if not _DATE_FORMAT.fullmatch(date_format):
+            raise SizeExceeded("a date format with widths, or a long one")
+        return time.strftime(date_format, time.gmtime(self._now_s()))
+
+
+def _refuse(message: object = "") -> NoReturn:
+    raise RefusedByTemplate(str(message)[:1000])
+
+
+def _invalid(message: str, **fields: str) -> InvalidRequest:
+    return InvalidRequest(
+        message[:2000],
+        param="messages",
+        remedy="Send messages that the model's template accepts, or another template",
+        **fields,
+    )

@@ -1,0 +1,1 @@
+"""Plans, starts, supervises and stops a tree of processes; the command line."""

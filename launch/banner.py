@@ -1,0 +1,104 @@
+"""What `hybridgen serve` prints while it starts and when it is ready; plain text, to any stream."""
+
+from __future__ import annotations
+
+from typing import TextIO
+
+import hybridgen
+from hybridgen.launch.placement import Placement, format_cpus
+from hybridgen.launch.plan import TreePlan
+from hybridgen.launch.preflight import SHM_DIR, format_bytes, free_shared_memory
+from hybridgen.messages import ProcessList
+
+PHASES = ("model", "plan", "memory", "processes", "ready")
+#: Progress of a load is printed in steps of this, a line each.
+PROGRESS_STEP = 0.25
+
+
+class StartReport:
+    """Prints the start; says nothing when ``is_quiet``.
+
+    Args:
+        stream: usually standard error.
+        is_quiet: for trees that a program starts for itself.
+    """
+
+    def __init__(self, stream: TextIO, *, is_quiet: bool) -> None:
+        self._stream = stream
+        self._is_quiet = is_quiet
+        self._printed_progress: dict[str, tuple[str, float]] = {}
+
+    def phase(self, name: str, detail: str) -> None:
+        """Begin one of ``PHASES``."""
+        number = PHASES.index(name) + 1
+        self._print(f"[{number}/{len(PHASES)}] {name:<10} {detail}")
+
+    def progress(self, child: str, fraction: float, phase: str) -> None:
+        """A child is this far in what it calls ``phase``."""
+        last_phase, last = self._printed_progress.get(child, ("", -1.0))
+        if phase == last_phase and fraction < min(1.0, last + PROGRESS_STEP):
+            return
+        self._printed_progress[child] = (phase, fraction)
+        self._print(f"      {child}: {phase} {fraction:.0%}")
+
+    def child_ready(self, child: str, num_ready: int, num_total: int) -> None:
+        """A child is there."""
+        self._print(f"      {child} ready ({num_ready} of {num_total})")
+
+    def ready(self, plan: TreePlan, placement: Placement, tree: ProcessList, uri: str) -> None:
+        """Everything is there: the banner."""
+        self.phase("ready", f"after {tree.uptime_s:.1f} s")
+        self._print("")
+        for line in banner_lines(plan, placement, tree, uri):
+            self._print(line)
+
+    def _print(self, line: str) -> None:
+        if not self._is_quiet:
+            print(line, file=self._stream, flush=True)
+
+
+def banner_lines(plan: TreePlan, placement: Placement, tree: ProcessList, uri: str) -> list[str]:
+    """The banner: version, model, context, device, memory plan, process tree, address."""
+    lines = [f"HybridGen {hybridgen.__version__}, instance {tree.instance}"]
+    lines += plan_lines(plan, placement)
+    lines.append(_line("processes", f"{'name':<16} {'pid':>8} {'memory':>10}  CPUs"))
+    for process in tree.processes:
+        cpus, memory = format_cpus(process.cpus), format_bytes(process.rss_bytes)
+        lines.append(_line("", f"{process.name:<16} {process.pid:>8} {memory:>10}  {cpus}"))
+    return [*lines, _line("address", uri), _line("try", f'hybridgen chat --uri "{uri}"')]
+
+
+def plan_lines(plan: TreePlan, placement: Placement) -> list[str]:
+    """What a plan comes to, before or after it runs."""
+    config = plan.config
+    name = config.model.served_model_name or plan.model.name
+    scheduler = config.scheduler
+    segments = ", ".join(f"{s.name} {format_bytes(s.size_bytes)}" for s in plan.segments)
+    return [
+        _line("model", f"{name} ({plan.model_path}, {config.model.dtype})"),
+        _line(
+            "context",
+            f"{config.model.max_model_len} tokens, {scheduler.max_num_seqs} at once, "
+            f"{scheduler.backlog_limit} queued",
+        ),
+        _line(
+            "device",
+            f"{config.device.device}, {config.device.num_compute_threads} threads; "
+            f"{plan.num_cpu_threads} of {plan.supply.effective} CPUs for the CPU roles",
+        ),
+        _line("placement", placement.note),
+        _line(
+            "KV cache",
+            f"{plan.num_kv_blocks} blocks of {config.device.block_size} tokens, "
+            f"{format_bytes(plan.kv_cache_bytes)}",
+        ),
+        _line(
+            str(SHM_DIR),
+            f"{format_bytes(plan.shm_bytes)}: {segments}; "
+            f"{format_bytes(free_shared_memory())} free",
+        ),
+    ]
+
+
+def _line(label: str, text: str) -> str:
+    return f"  {label:<10} {text}"

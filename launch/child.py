@@ -1,0 +1,177 @@
+"""One worker process, as its supervisor holds it.
+
+A child is started by exec with nothing but named descriptors, and watched through a pidfd: its
+number cannot be taken by another process before the supervisor has reaped it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+
+from hybridgen.errors import ChannelTimeout, HybridGenError, MessageCorrupt, PeerGone
+from hybridgen.ipc.board import ProcessState
+from hybridgen.ipc.control import ControlSocket, control_pair
+from hybridgen.launch.plan import WorkerPlan
+from hybridgen.messages import (
+    ChildFact,
+    Decoder,
+    ErrorInfo,
+    LoadProgress,
+    Message,
+    WorkerFailed,
+    WorkerReady,
+    WorkerSpec,
+    encode,
+)
+
+#: Native libraries of the CPU roles must not start a thread per CPU each.
+_ONE_THREAD = {
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+    "CUDA_VISIBLE_DEVICES": "",
+}
+
+#: Orders are few; a child whose control socket is full has stopped reading long ago.
+ORDER_TIMEOUT_S = 0.05
+
+_decode_fact = Decoder(ChildFact)
+
+
+class Child:
+    """A started worker. ``fileno()`` is its pidfd: readable when it has ended."""
+
+    def __init__(
+        self,
+        plan: WorkerPlan,
+        incarnation: int,
+        process: subprocess.Popen[bytes],
+        control: ControlSocket,
+    ) -> None:
+        self.plan = plan
+        self.incarnation = incarnation
+        self.control = control
+        self.state = ProcessState.STARTING
+        self.ready: WorkerReady | None = None
+        self.failure: WorkerFailed | None = None
+        self.is_control_open = True
+        self._process = process
+        self._pidfd = os.pidfd_open(process.pid)
+
+    @property
+    def pid(self) -> int:
+        """Process id."""
+        return self._process.pid
+
+    def fileno(self) -> int:
+        """The pidfd."""
+        return self._pidfd
+
+    def take_facts(self) -> list[WorkerReady | WorkerFailed | LoadProgress]:
+        """Everything that the child has said since the last call; never blocks."""
+        facts: list[WorkerReady | WorkerFailed | LoadProgress] = []
+        while self.is_control_open:
+            try:
+                received = self.control.receive(0.0)
+            except PeerGone:
+                self.is_control_open = False
+                break
+            except MessageCorrupt as error:
+                self._distrust(error)
+                break
+            if received is None:
+                break
+            fact = self._decode(received[0])
+            if fact is not None:
+                facts.append(fact)
+        return facts
+
+    def _decode(self, frame: bytes) -> WorkerReady | WorkerFailed | LoadProgress | None:
+        try:
+            fact = _decode_fact(frame)
+        except MessageCorrupt as error:
+            self._distrust(error)
+            return None
+        if isinstance(fact, WorkerReady):
+            self.state, self.ready = ProcessState.READY, fact
+        elif isinstance(fact, WorkerFailed):
+            self.failure = fact
+        return fact  # type: ignore[no-any-return]  # the decoder's union is the return type
+
+    def _distrust(self, error: HybridGenError) -> None:
+        """Whoever talks or listens like this cannot be worked with: end it, have it replaced."""
+        self.failure = WorkerFailed(ErrorInfo.of(error))
+        self.signal(signal.SIGKILL)
+
+    def order(self, message: Message, fds: Sequence[int] = ()) -> bool:
+        """Send an order; False when the child is not there to take it."""
+        if not self.is_control_open:
+            return False
+        try:
+            self.control.send(encode(message), fds, timeout_s=ORDER_TIMEOUT_S)
+        except PeerGone:
+            self.is_control_open = False
+            return False
+        except ChannelTimeout as error:
+            self._distrust(error)
+            return False
+        return True
+
+    def signal(self, signum: signal.Signals) -> None:
+        """Send a signal; nothing happens when the process has ended."""
+        try:
+            signal.pidfd_send_signal(self._pidfd, signum)
+        except ProcessLookupError:
+            return  # ended meanwhile: the pidfd says so, too
+
+    def reap(self) -> str:
+        """Collect the ended process, close its descriptors, say how it ended."""
+        code = self._process.wait()
+        self.state = ProcessState.EXITED
+        self.control.close()
+        os.close(self._pidfd)
+        return describe_exit(code)
+
+
+def spawn(spec: WorkerSpec, plan: WorkerPlan) -> Child:
+    """Start a worker and hand it its spec. Call from the main thread only.
+
+    The kernel's parent-death signal is tied to the spawning thread, not to the process.
+    """
+    ours, theirs = control_pair()
+    inherited = {*spec.segment_fds.values(), *spec.doorbell_fds.values(), theirs.fileno()}
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-m", "hybridgen.workers", str(theirs.fileno())],
+        pass_fds=sorted(inherited),
+        stdin=subprocess.DEVNULL,
+        env=child_environment(os.environ.items(), has_device=plan.role.label == "gpu"),
+        # A group of its own: the terminal's Ctrl-C reaches the supervisor alone, which decides.
+        process_group=0,
+    )
+    theirs.close()
+    child = Child(plan, spec.incarnation, process, ours)
+    child.order(spec)  # a child that died already is reported by its pidfd
+    return child
+
+
+def child_environment(inherited: Iterable[tuple[str, str]], *, has_device: bool) -> dict[str, str]:
+    """The environment of a child; only the gpu process sees a device or native thread pools."""
+    environment = dict(inherited)
+    if not has_device:
+        environment.update(_ONE_THREAD)
+    return environment
+
+
+def describe_exit(code: int) -> str:
+    """How a process ended, for people, from its Popen return code."""
+    if code < 0:
+        try:
+            return f"killed by {signal.Signals(-code).name}"
+        except ValueError:  # a real-time signal has no name
+            return f"killed by signal {-code}"
+    return "exited with code 0 without being asked" if code == 0 else f"exited with code {code}"

@@ -1,0 +1,109 @@
+"""Sizes and geometries of all segments of a tree: pure."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from hybridgen.ipc.board import Board
+from hybridgen.ipc.logit_ring import LogitRing
+from hybridgen.ipc.logprob_ring import LogprobRing
+from hybridgen.ipc.sampled_ring import SampledRing
+from hybridgen.ipc.segment import SegmentKind
+from hybridgen.ipc.slot_table import SlotTable
+from hybridgen.ipc.token_store import TokenStore
+
+#: The gpu process fills one step while the samplers read the other.
+RING_DEPTH = 2
+#: Log-probability records kept per slot: how far a detokenizer may lag behind.
+LOGPROB_DEPTH = 512
+
+
+class TreeGeometry(NamedTuple):
+    """The numbers that every layout follows from."""
+
+    num_slots: int
+    max_model_len: int
+    max_rows: int
+    vocab_size: int
+    num_lanes: int
+    num_processes: int
+
+
+class SegmentPlan(NamedTuple):
+    """One segment to be created."""
+
+    name: str
+    kind: SegmentKind
+    size_bytes: int
+    geometry: tuple[int, ...]
+    flags: str
+    """Options that make it smaller."""
+
+
+def plan_segments(tree: TreeGeometry) -> list[SegmentPlan]:
+    """All segments of the tree, largest concern first."""
+    return [
+        *plan_ring(tree),
+        _plan_slots(tree),
+        _plan_tokens(tree),
+        _plan_logprobs(tree),
+        SegmentPlan(
+            "board",
+            SegmentKind.BOARD,
+            Board.size_bytes(tree.num_processes),
+            tuple(Board.make_geometry(tree.num_processes)),
+            "--num-samplers, --num-tokenizers, --num-detokenizers",
+        ),
+    ]
+
+
+def plan_ring(tree: TreeGeometry) -> list[SegmentPlan]:
+    """The two segments that belong to one incarnation of the gpu process."""
+    logits = (RING_DEPTH, tree.max_rows, tree.vocab_size, tree.num_lanes)
+    sampled = (RING_DEPTH, tree.max_rows, tree.num_lanes)
+    return [
+        SegmentPlan(
+            "logits",
+            SegmentKind.LOGITS,
+            LogitRing.size_bytes(*logits[:3]),
+            tuple(LogitRing.make_geometry(*logits)),
+            "--max-num-seqs",
+        ),
+        SegmentPlan(
+            "sampled",
+            SegmentKind.SAMPLED,
+            SampledRing.size_bytes(*sampled),
+            tuple(SampledRing.make_geometry(*sampled)),
+            "--max-num-seqs",
+        ),
+    ]
+
+
+def _plan_slots(tree: TreeGeometry) -> SegmentPlan:
+    return SegmentPlan(
+        "slots",
+        SegmentKind.SLOTS,
+        SlotTable.size_bytes(tree.num_slots),
+        tuple(SlotTable.make_geometry(tree.num_slots, tree.max_model_len)),
+        "--max-num-seqs, --backlog-limit",
+    )
+
+
+def _plan_tokens(tree: TreeGeometry) -> SegmentPlan:
+    return SegmentPlan(
+        "tokens",
+        SegmentKind.TOKENS,
+        TokenStore.size_bytes(tree.num_slots, tree.max_model_len),
+        tuple(TokenStore.make_geometry(tree.num_slots, tree.max_model_len)),
+        "--max-model-len, --backlog-limit",
+    )
+
+
+def _plan_logprobs(tree: TreeGeometry) -> SegmentPlan:
+    return SegmentPlan(
+        "logprobs",
+        SegmentKind.LOGPROBS,
+        LogprobRing.size_bytes(tree.num_slots, LOGPROB_DEPTH),
+        tuple(LogprobRing.make_geometry(tree.num_slots, LOGPROB_DEPTH)),
+        "--max-num-seqs, --backlog-limit",
+    )

@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from hybridgen.client.order import check_timeout, checked_params, checked_prompt
+from hybridgen.errors import InvalidRequest
+from hybridgen.request import ChatMessage, ChatPrompt, IdsPrompt, SamplingParams, TextPrompt
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        "half a pair \ud800",
+        [2**70],
+        TextPrompt(5),  # type: ignore[arg-type]
+        IdsPrompt(["x"]),  # type: ignore[list-item]
+        ChatPrompt([ChatMessage("user", "\udfff")]),
+        ChatPrompt(["no message"]),  # type: ignore[list-item]
+        IdsPrompt([object()]),  # type: ignore[list-item]
+    ],
+)
+def test_a_prompt_that_cannot_travel_is_refused_before_it_is_sent(bad: Any) -> None:
+    with pytest.raises(InvalidRequest, match="cannot be sent"):
+        checked_prompt(bad)
+
+
+def test_a_good_prompt_is_left_as_it_is() -> None:
+    assert checked_prompt("語\x00😀") == TextPrompt("語\x00😀")
+    assert checked_prompt(range(3)) == IdsPrompt([0, 1, 2])
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"temperature": "hot"},
+        {"top_k": 1.5},
+        {"stop": "one text"},
+        {"stop": (b"bytes",)},
+        {"logit_bias": {"a": 1.0}},
+        {"ignore_eos": 1},
+        {"seed": object()},
+    ],
+)
+def test_a_parameter_of_the_wrong_type_is_refused(values: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRequest, match="wrong type"):
+        checked_params(SamplingParams(**values))
+
+
+def test_parameters_are_checked_for_range_and_lists_become_tuples() -> None:
+    with pytest.raises(InvalidRequest, match="top_p"):
+        checked_params(SamplingParams(top_p=2.0))
+    loose = SamplingParams(stop=["a"], stop_token_ids=[1])  # type: ignore[arg-type]
+    assert checked_params(loose) == SamplingParams(stop=("a",), stop_token_ids=(1,))
+    assert checked_params(None) == SamplingParams()
+
+
+@pytest.mark.parametrize("timeout_s", [0.0, -1.0, math.nan, math.inf, 1e9])
+def test_a_deadline_that_is_none_is_refused(timeout_s: float) -> None:
+    with pytest.raises(InvalidRequest, match="timeout_s"):
+        check_timeout(timeout_s)
+
+
+def test_a_deadline_may_be_left_out() -> None:
+    check_timeout(None)
+    check_timeout(0.5)

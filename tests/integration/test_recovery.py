@@ -1,0 +1,103 @@
+"""Kills in mid-stream: the text is byte for byte the text of an undisturbed run."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from hybridgen import SamplingParams
+from tests.support.running_tree import RunningTree, running_tree
+
+pytestmark = pytest.mark.slow
+
+PROMPTS = [f"Tell me about number {n}." for n in range(8)]
+NUM_KILLS = 20
+NUM_OWNER_KILLS = 5
+ANY_RESTARTS = {
+    "pool_restart_limit": 1000,
+    "gpu_restart_limit": 1000,
+    "coscheduler_restart_limit": 1000,
+}
+
+
+def params(seed: int, max_tokens: int) -> SamplingParams:
+    return SamplingParams(
+        temperature=0.9,
+        top_p=0.95,
+        seed=seed,
+        max_tokens=max_tokens,
+        min_tokens=max_tokens,
+        repetition_penalty=1.1,
+        logprobs=2,
+    )
+
+
+def golden(tree: RunningTree, max_tokens: int) -> list[str]:
+    streams = [
+        tree.client.submit(prompt, params(n, max_tokens)) for n, prompt in enumerate(PROMPTS)
+    ]
+    return [stream.result().text for stream in streams]
+
+
+def texts_with_kill(tree: RunningTree, role: str, max_tokens: int) -> list[str]:
+    """Kill ``role`` once the first stream has shown some text, then read all to the end."""
+    streams = [
+        tree.client.submit(prompt, params(n, max_tokens)) for n, prompt in enumerate(PROMPTS)
+    ]
+    first = iter(streams[0])
+    shown = ""
+    while len(shown) < 10:
+        shown += next(first).text
+    old_pid = tree.kill(role)
+    shown += "".join(chunk.text for chunk in first)
+    texts = [shown, *(stream.result().text for stream in streams[1:])]
+    tree.wait_replaced(role, old_pid)
+    return texts
+
+
+@pytest.fixture(scope="module")
+def mock_tree() -> Iterator[RunningTree]:
+    with running_tree(model="mock", mock_step_us=2000, **ANY_RESTARTS) as tree:
+        yield tree
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("role", ["sampler-0", "detokenizer-0"])
+def test_text_is_the_same_when_a_stateless_worker_is_killed(
+    mock_tree: RunningTree, role: str
+) -> None:
+    expected = golden(mock_tree, 200)
+    for _ in range(NUM_KILLS):
+        assert texts_with_kill(mock_tree, role, 200) == expected
+
+
+@pytest.mark.timeout(300)
+def test_requests_are_encoded_again_when_the_tokenizer_is_killed(mock_tree: RunningTree) -> None:
+    expected = golden(mock_tree, 50)
+    for _ in range(NUM_KILLS):
+        old_pid = mock_tree.kill("tokenizer-0", signal.SIGSTOP)
+        streams = [
+            mock_tree.client.submit(prompt, params(n, 50)) for n, prompt in enumerate(PROMPTS)
+        ]
+        mock_tree.kill("tokenizer-0")
+        assert [stream.result().text for stream in streams] == expected
+        mock_tree.wait_replaced("tokenizer-0", old_pid)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("role", ["gpu-0", "coscheduler-0"])
+def test_streams_continue_when_an_owner_is_killed(mock_tree: RunningTree, role: str) -> None:
+    expected = golden(mock_tree, 200)
+    for _ in range(NUM_OWNER_KILLS):
+        assert texts_with_kill(mock_tree, role, 200) == expected
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("role", ["sampler-0", "detokenizer-0"])
+def test_text_of_the_demo_model_is_the_same_when_a_worker_is_killed(role: str) -> None:
+    with running_tree(model="demo", **ANY_RESTARTS) as tree:
+        expected = golden(tree, 24)
+        for _ in range(NUM_KILLS):
+            assert texts_with_kill(tree, role, 24) == expected

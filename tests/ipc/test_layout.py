@@ -1,0 +1,109 @@
+"""The Python views and layout.h must agree, field by field."""
+
+from __future__ import annotations
+
+import pytest
+
+from hybridgen import request
+from hybridgen.ipc import (
+    _native,
+    board,
+    header,
+    logit_ring,
+    logprob_ring,
+    record_ring,
+    sampled_ring,
+    slot_table,
+)
+
+NATIVE = _native.layout()
+
+
+@pytest.mark.parametrize(
+    ("name", "mirrored"),
+    [
+        ("HG_MAGIC", header.MAGIC),
+        ("HG_LAYOUT_VERSION", header.LAYOUT_VERSION),
+        ("HG_RECORDS_OFFSET", header.RECORDS_OFFSET),
+        ("HG_POISON", header.POISON),
+        ("hg_header", header._FORMAT.size),
+        ("hg_header.magic", 0),
+        ("hg_header.layout_version", 8),
+        ("hg_header.kind", 16),
+        ("hg_header.size_bytes", 24),
+        ("hg_header.instance", 32),
+        ("hg_header.epoch", 40),
+        ("hg_header.geometry", 64),
+        ("HG_SLOT_BYTES", slot_table.SLOT_BYTES),
+        ("hg_slot.sampling", slot_table.PARAMETERS_OFFSET),
+        ("hg_sampling", slot_table.PARAMETERS_BYTES),
+        ("hg_slot.client_id", slot_table._CLIENT_ID_OFFSET),
+        ("hg_slot.request_id", slot_table._REQUEST_ID_OFFSET),
+        ("hg_slot.generated", slot_table._SAMPLER_LINE),
+        ("HG_LATEST_OFFSET", logit_ring._LATEST_OFFSET),
+        ("hg_step", logit_ring._STEP_BYTES),
+        ("hg_step.ready", 0),
+        ("hg_step.num_rows", logit_ring._NUM_ROWS_OFFSET),
+        ("hg_row", logit_ring._ROW.size),
+        ("hg_row", logit_ring._ROW_BYTES),
+        ("hg_row.slot", 0),
+        ("hg_row.lane", 4),
+        ("hg_row.epoch", 8),
+        ("hg_row.position", 16),
+        ("hg_row.detokenizer", 24),
+        ("hg_lane", sampled_ring._LANE_BYTES),
+        ("hg_lane.done", 0),
+        ("hg_sampled", sampled_ring._RESULT_BYTES),
+        ("hg_sampled", sampled_ring._RESULT.size),
+        ("hg_sampled", sampled_ring._TOKEN_AND_FLAGS.size),
+        ("hg_sampled.flags", 4),
+        ("hg_sampled.logprob", 8),
+        ("HG_ROW_FINISHED", sampled_ring.RowFlag.FINISHED),
+        ("HG_ROW_STALE", sampled_ring.RowFlag.STALE),
+        ("HG_ROW_NO_TOKEN", sampled_ring.RowFlag.NO_TOKEN),
+        ("HG_ROW_OK", slot_table.RowError.OK),
+        ("HG_ROW_INVALID_LOGITS", slot_table.RowError.INVALID_LOGITS),
+        ("hg_logprob", logprob_ring.RECORD_BYTES),
+        ("hg_logprob.generated_index", 0),
+        ("hg_logprob.token_id", logprob_ring._CHOSEN_OFFSET),
+        ("hg_logprob.logprob", logprob_ring._CHOSEN_OFFSET + 4),
+        ("hg_logprob.num_top", logprob_ring._CHOSEN_OFFSET + 8),
+        ("hg_logprob.top", logprob_ring._TOP_OFFSET),
+        ("hg_bias", logprob_ring._TOP.size),
+        ("hg_process", board.LINE_BYTES),
+        ("hg_process.pid", board._PID),
+        ("hg_process.start_ticks", board._START_TICKS),
+        ("hg_process.role", board._ROLE),
+        ("hg_process.index", board._INDEX),
+        ("hg_process.incarnation", board._INCARNATION),
+        ("hg_process.state", board._STATE),
+        ("hg_process.progress", board._PROGRESS),
+        ("hg_process.busy_until_ns", board._BUSY_UNTIL),
+        ("hg_process.counters", board._COUNTERS),
+        ("HG_NUM_COUNTERS", board.MAX_COUNTERS),
+        ("hg_ring.head", record_ring._HEAD_OFFSET - 128),
+        ("hg_ring.tail", record_ring._TAIL_OFFSET - 128),
+        ("HG_MAX_STOP_IDS", request.MAX_STOP_TOKEN_IDS),
+        ("HG_MAX_STOP_STRINGS", request.MAX_STOP_STRINGS),
+        ("HG_STOP_BYTES", request.MAX_STOP_STRINGS * request.MAX_STOP_BYTES),
+        ("HG_MAX_BIAS", request.MAX_LOGIT_BIAS),
+        ("HG_MAX_LOGPROBS", request.MAX_LOGPROBS),
+    ],
+)
+def test_a_mirrored_number_is_the_native_one(name: str, mirrored: int) -> None:
+    assert NATIVE[name] == mirrored
+
+
+@pytest.mark.parametrize("word", slot_table.SlotWord)
+def test_every_slot_word_is_where_native_code_has_it(word: slot_table.SlotWord) -> None:
+    assert NATIVE[f"hg_slot.{word.name.lower()}"] == word
+
+
+@pytest.mark.parametrize("kind", header.SegmentKind)
+def test_every_segment_kind_has_its_native_number(kind: header.SegmentKind) -> None:
+    assert NATIVE[f"HG_{kind.name}"] == kind
+
+
+def test_every_role_has_a_table_of_counters_that_fits_its_record() -> None:
+    assert set(board.COUNTER_NAMES) == set(board.Role)
+    assert all(len(names) <= board.MAX_COUNTERS for names in board.COUNTER_NAMES.values())

@@ -1,0 +1,219 @@
+"""The supervisor over stand-in workers: real processes, real segments, no model."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from hybridgen.client import Client
+from tests.support.eventually import eventually
+from tests.support.stand_in_processes import StandInTree
+
+ROLES = ["coscheduler", "gpu", "sampler", "tokenizer", "detokenizer"]
+
+
+@pytest.mark.parametrize("role", ["sampler", "tokenizer", "detokenizer"])
+def test_a_killed_pool_worker_is_replaced_and_reported(tmp_path: Path, role: str) -> None:
+    with StandInTree(tmp_path) as tree:
+        tree.wait_ready()
+        tree.kill_and_wait_for_successor(f"{role}-0")
+        eventually(lambda: f"died {role}-0 1" in tree.notes())
+
+
+def test_a_dead_gpu_process_takes_its_ring_with_it(tmp_path: Path) -> None:
+    with StandInTree(tmp_path, "--num-samplers", "2") as tree:
+        tree.wait_ready()
+        tree.kill_and_wait_for_successor("gpu-0")
+        eventually(lambda: tree.notes().count("ring 2 2") == 2)
+        tree.kill_and_wait_for_successor("gpu-0")
+        eventually(lambda: tree.notes().count("ring 3 3") == 2)
+        assert [note for note in tree.notes() if "died" in note] == ["died gpu-0 1", "died gpu-0 2"]
+
+
+def test_a_new_coscheduler_takes_the_drain_order(tmp_path: Path) -> None:
+    with StandInTree(tmp_path) as tree:
+        tree.wait_ready()
+        tree.kill_and_wait_for_successor("coscheduler-0")
+        tree.process.send_signal(signal.SIGTERM)
+        code, errors = tree.wait_exit()
+        assert code == 0
+        assert "Traceback" not in errors
+        assert tree.notes()
+        assert all(note.startswith("drain ") for note in tree.notes())
+
+
+@pytest.mark.parametrize("signum", [signal.SIGSEGV, signal.SIGABRT])
+def test_how_a_worker_died_is_reported(tmp_path: Path, signum: signal.Signals) -> None:
+    with StandInTree(tmp_path) as tree:
+        tree.wait_ready()
+        tree.kill_and_wait_for_successor("tokenizer-0", signum)
+        with Client(tree.uri) as client:
+            process = next(p for p in client.ps().processes if p.name == "tokenizer-0")
+        assert process.last_exit == f"killed by {signum.name}"
+        assert process.restarts == 1
+
+
+def test_a_worker_that_exits_0_unasked_has_crashed(tmp_path: Path) -> None:
+    with StandInTree(tmp_path, STAND_IN_TOKENIZER="exit0") as tree:
+        code, errors = tree.wait_exit()
+    assert code == 70
+    assert "tokenizer-0 ended before it was ready: exited with code 0" in errors
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_a_start_failure_shows_the_workers_own_cause_once(tmp_path: Path, role: str) -> None:
+    with StandInTree(tmp_path, **{f"STAND_IN_{role.upper()}": "fail"}) as tree:
+        code, errors = tree.wait_exit()
+        assert code == 65
+        assert errors.count("error: the stand-in cannot read this") == 1
+        assert errors.rstrip().splitlines()[-1].startswith("  field: magic")
+        assert "Traceback" not in errors
+        assert not tree.survivors()
+
+
+def test_a_worker_that_never_gets_ready_ends_the_start(tmp_path: Path) -> None:
+    with StandInTree(tmp_path, "--start-timeout-s", "4", STAND_IN_SAMPLER="hang") as tree:
+        code, errors = tree.wait_exit()
+    assert code == 70
+    assert "not ready in time: sampler-0" in errors
+
+
+def test_a_gpu_process_that_keeps_dying_ends_the_tree_with_70(tmp_path: Path) -> None:
+    with StandInTree(tmp_path, "--gpu-restart-limit", "1", STAND_IN_GPU="segv@2") as tree:
+        tree.wait_ready()
+        os.kill(tree.pid_of("gpu-0"), signal.SIGKILL)
+        code, errors = tree.wait_exit()
+        assert code == 70
+        assert "gpu-0 died too often" in errors
+        assert "died gpu-0 2 final" in tree.notes()
+        assert not tree.survivors()
+
+
+def test_a_pool_that_keeps_dying_degrades_and_the_tree_stays(tmp_path: Path) -> None:
+    with StandInTree(tmp_path, "--pool-restart-limit", "2", STAND_IN_TOKENIZER="segv@2") as tree:
+        tree.wait_ready()
+        os.kill(tree.pid_of("tokenizer-0"), signal.SIGKILL)
+        eventually(lambda: "died tokenizer-0 3 final" in tree.notes(), 10.0)
+        with Client(tree.uri) as client:
+            listing = client.ps()
+        assert not listing.is_ready
+        state = {process.name: process.state for process in listing.processes}
+        assert state["tokenizer-0"] == "waiting"
+        assert state["gpu-0"] == "ready"
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
+def test_a_stop_signal_drains_and_exits_0(tmp_path: Path, signum: signal.Signals) -> None:
+    with StandInTree(tmp_path, "--drain-timeout-s", "7") as tree:
+        tree.wait_ready()
+        tree.process.send_signal(signum)
+        code, errors = tree.wait_exit()
+        assert code == 0
+        assert "Traceback" not in errors
+        assert tree.notes() == ["drain 7.0"]
+        assert not tree.survivors()
+        assert not tree.runtime_dir.exists()
+
+
+def test_a_second_signal_ends_the_drain(tmp_path: Path) -> None:
+    with StandInTree(tmp_path, STAND_IN_DRAIN="never") as tree:
+        tree.wait_ready()
+        tree.process.send_signal(signal.SIGTERM)
+        eventually(lambda: tree.notes() == ["drain 30.0"])
+        started_s = time.monotonic()
+        tree.process.send_signal(signal.SIGTERM)
+        code, _ = tree.wait_exit()
+        assert code == 0
+        assert time.monotonic() - started_s < 2.0
+
+
+def test_a_drain_that_takes_too_long_is_cut(tmp_path: Path) -> None:
+    with StandInTree(tmp_path, "--drain-timeout-s", "0.1", STAND_IN_DRAIN="never") as tree:
+        tree.wait_ready()
+        tree.process.send_signal(signal.SIGTERM)
+        code, errors = tree.wait_exit()
+        assert code == 0
+        assert "drain limit is over" in errors
+
+
+def test_a_stopped_worker_is_killed_after_the_grace(tmp_path: Path) -> None:
+    with StandInTree(tmp_path) as tree:
+        tree.wait_ready()
+        os.kill(tree.pid_of("detokenizer-0"), signal.SIGSTOP)
+        tree.process.send_signal(signal.SIGTERM)
+        code, _ = tree.wait_exit(10.0)
+        assert code == 0
+        assert not tree.survivors()
+
+
+def test_kill_9_of_the_supervisor_leaves_nothing_and_the_next_start_works(tmp_path: Path) -> None:
+    segments_before = set(os.listdir("/dev/shm"))
+    with StandInTree(tmp_path) as tree:
+        tree.wait_ready()
+        assert len(tree.survivors()) == len(ROLES)
+        tree.process.kill()
+        eventually(lambda: not tree.survivors(), 1.0)
+        assert set(os.listdir("/dev/shm")) <= segments_before
+    (tmp_path / "uri").unlink()
+    with StandInTree(tmp_path) as second:
+        second.wait_ready()
+
+
+def test_children_born_while_the_supervisor_dies_end_too(tmp_path: Path) -> None:
+    with StandInTree(tmp_path) as tree:
+        eventually(lambda: len(tree.children()) >= 2)
+        tree._everyone = tree.children()
+        tree.process.kill()
+        # An interpreter that is still starting sees the end of its parent once it runs our code.
+        eventually(lambda: not tree.survivors(), 5.0)
+
+
+def test_a_second_start_in_the_same_directory_names_the_first(tmp_path: Path) -> None:
+    with StandInTree(tmp_path) as first:
+        first.wait_ready()
+        (tmp_path / "b").mkdir()
+        with StandInTree(tmp_path / "b", "--runtime-dir", str(first.runtime_dir)) as second:
+            code, errors = second.wait_exit()
+        assert code == 75
+        assert f"pid: {first.process.pid}" in errors
+
+
+def test_an_idle_supervisor_does_not_run(tmp_path: Path) -> None:
+    with StandInTree(tmp_path) as tree:
+        tree.wait_ready()
+        before = _context_switches(tree.process.pid)
+        with Client(tree.uri) as client:
+            assert client.ps().is_ready
+        # One request costs a few wake-ups; a tick of even 100 ms would show within a second.
+        time.sleep(1.0)
+        assert _context_switches(tree.process.pid) - before < 8
+
+
+def _context_switches(pid: int) -> int:
+    text = Path(f"/proc/{pid}/task/{pid}/status").read_text()
+    return int(text.partition("\nvoluntary_ctxt_switches:")[2].split()[0])
+
+
+def test_ps_lists_every_process_with_its_state(tmp_path: Path) -> None:
+    with StandInTree(tmp_path, "--num-samplers", "2") as tree:
+        tree.wait_ready()
+        with Client(tree.uri) as client:
+            listing = client.ps()
+        assert [process.name for process in listing.processes] == [
+            *("supervisor-0", "coscheduler-0", "gpu-0", "sampler-0", "sampler-1"),
+            *("tokenizer-0", "detokenizer-0"),
+        ]
+        assert all(p.state == "ready" and p.rss_bytes > 0 and p.cpus for p in listing.processes)
+        assert listing.is_ready
+        assert listing.shm_bytes > 0
+
+
+def test_the_admin_socket_is_private(tmp_path: Path) -> None:
+    with StandInTree(tmp_path) as tree:
+        tree.wait_ready()
+        assert tree.runtime_dir.stat().st_mode & 0o777 == 0o700
+        assert (tree.runtime_dir / "admin.sock").stat().st_mode & 0o777 == 0o600

@@ -1,0 +1,96 @@
+"""A worker without a job: speaks the child protocol and misbehaves when told to.
+
+``STAND_IN_<ROLE>`` says how: ``fail`` (typed error), ``exit0``, ``segv``, ``hang``; with
+``@<n>`` only from incarnation n on.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+from hybridgen.errors import BadModelFile
+from hybridgen.ipc.board import Role
+from hybridgen.ipc.channel import Poller, Router
+from hybridgen.ipc.control import ControlSocket
+from hybridgen.ipc.runtime_dir import Endpoints
+from hybridgen.messages import (
+    Decoder,
+    DrainTree,
+    TreeDrained,
+    WorkerDied,
+    WorkerFact,
+    WorkerSpec,
+)
+from hybridgen.workers.lifecycle import WorkerContext
+
+
+def run(spec: WorkerSpec, control: ControlSocket) -> int:
+    """The entry that a spec names."""
+    context = WorkerContext(spec, control)
+    _misbehave(os.environ.get(f"STAND_IN_{spec.role.upper()}", ""), spec.incarnation)
+    if spec.role == Role.COSCHEDULER.label:
+        return _coscheduler(context)
+    if spec.role == Role.SAMPLER.label:
+        return _sampler(context)
+    context.ready()
+    poller = Poller()
+    poller.add(control)
+    while not context.should_exit:
+        poller.poll(1.0)
+        context.read_orders()
+    return 0
+
+
+def _misbehave(how: str, incarnation: int) -> None:
+    word, _, first = how.partition("@")
+    if incarnation < int(first or 1):
+        return
+    if word == "fail":
+        raise BadModelFile("the stand-in cannot read this", field="magic", value="junk")
+    if word == "exit0":
+        os._exit(0)
+    if word == "segv":
+        os.kill(os.getpid(), signal.SIGSEGV)
+    if word == "hang":
+        signal.pause()
+
+
+def _sampler(context: WorkerContext) -> int:
+    """Waits for rings and notes the epoch of each."""
+    context.segment("logits")
+    context.segment("sampled")
+    context.ready()
+    while (ring := context.wait_for_ring()) is not None:
+        _note(f"ring {ring[0].epoch} {ring[1].epoch}")
+    return 0
+
+
+def _coscheduler(context: WorkerContext) -> int:
+    """Notes deaths, answers the drain order."""
+    spec = context.spec
+    router = Router([Endpoints(Path(spec.runtime_dir)).workers], Decoder(WorkerFact))
+    poller = Poller()
+    poller.add(router)
+    poller.add(context.control)
+    context.ready()
+    while not context.should_exit:
+        poller.poll(1.0)
+        context.read_orders()
+        while (received := router.receive()) is not None:
+            identity, fact = received
+            if isinstance(fact, DrainTree):
+                _note(f"drain {fact.timeout_s}")
+                if os.environ.get("STAND_IN_DRAIN") != "never" or fact.timeout_s == 0.0:
+                    router.send(identity, TreeDrained(0))
+            elif isinstance(fact, WorkerDied):
+                final = " final" if fact.is_final else ""
+                _note(f"died {fact.role}-{fact.index} {fact.incarnation}{final}")
+    router.close()
+    return 0
+
+
+def _note(line: str) -> None:
+    with open(os.environ["STAND_IN_NOTES"], "a", encoding="utf-8") as notes:
+        notes.write(f"{line}\n")

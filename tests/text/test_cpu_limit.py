@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+
+import pytest
+
+from hybridgen.errors import InternalError
+from hybridgen.text.cpu_limit import CpuLimit, CpuTimeSpent
+
+
+def _burn() -> None:
+    while True:
+        sum(range(1000))
+
+
+def test_endless_work_is_ended_and_everything_put_back() -> None:
+    before = signal.getsignal(signal.SIGPROF)
+    with pytest.raises(CpuTimeSpent), CpuLimit(0.02):
+        _burn()
+    assert signal.getsignal(signal.SIGPROF) is before
+    assert signal.getitimer(signal.ITIMER_PROF) == (0.0, 0.0)
+
+
+def test_signal_lost_in_a_destructor_comes_again() -> None:
+    class Swallows:
+        def __del__(self) -> None:
+            # as the interpreter does with whatever a destructor raises
+            with contextlib.suppress(CpuTimeSpent):
+                _burn()
+
+    def burn_twice() -> None:
+        Swallows()
+        _burn()
+
+    with pytest.raises(CpuTimeSpent), CpuLimit(0.02):
+        burn_twice()
+
+
+def test_short_work_passes_and_leaves_no_timer() -> None:
+    with CpuLimit(0.02) as limit:
+        assert limit is not None
+    assert signal.getitimer(signal.ITIMER_PROF) == (0.0, 0.0)
+
+
+def test_other_threads_are_refused() -> None:
+    caught: list[InternalError] = []
+
+    def enter() -> None:
+        try:
+            with CpuLimit(1.0):
+                pass
+        except InternalError as error:
+            caught.append(error)
+
+    thread = threading.Thread(target=enter)
+    thread.start()
+    thread.join()
+    assert len(caught) == 1

@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sentencepiece import SentencePieceProcessor
+
+from hybridgen.errors import BadModelFile
+from hybridgen.formats.tokenizer_spec import TokenizerSpec, TokenType
+from hybridgen.text.sentencepiece_proto import parse_model, serialize_bpe_model
+from hybridgen.text.tokenizer import Tokenizer, build_tokenizer
+from tests.text.tiny_sentencepiece import train_sentencepiece
+
+TEXTS = st.text(st.sampled_from("the quickbrown日本é🙂\n<s>\t ▁\0"), max_size=30)
+
+
+def _spec_of_lists(path: Path) -> TokenizerSpec:
+    model = parse_model(path.read_bytes())
+    return TokenizerSpec(
+        kind="sentencepiece",
+        tokens=model.pieces,
+        scores=model.scores,
+        token_types=model.types,
+        add_space_prefix=model.has_dummy_prefix,
+    )
+
+
+@pytest.fixture(scope="session")
+def from_file(sentencepiece_file: Path) -> Tokenizer:
+    return build_tokenizer(TokenizerSpec(kind="sentencepiece", source_file=str(sentencepiece_file)))
+
+
+@pytest.fixture(scope="session")
+def from_lists(sentencepiece_file: Path) -> Tokenizer:
+    return build_tokenizer(_spec_of_lists(sentencepiece_file))
+
+
+@pytest.fixture(scope="session")
+def library(sentencepiece_file: Path) -> SentencePieceProcessor:
+    return SentencePieceProcessor(model_file=str(sentencepiece_file))
+
+
+@given(TEXTS)
+def test_file_and_rebuilt_vocabulary_encode_as_the_library_does(
+    from_file: Tokenizer, from_lists: Tokenizer, library: SentencePieceProcessor, text: str
+) -> None:
+    expected = library.encode(text)
+    assert from_file.encode(text) == expected
+    assert from_lists.encode(text) == expected
+    assert from_file.decode(expected) == text.replace("▁", " ")
+
+
+@given(st.lists(st.integers(1, 399), max_size=12))
+def test_ids_decode_as_the_library_does(
+    from_file: Tokenizer, library: SentencePieceProcessor, ids: list[int]
+) -> None:
+    def one_mark(text: str) -> str:  # the library marks each bad byte, Python each bad sequence
+        return re.sub("\ufffd+", "\ufffd", text)
+
+    ids = [one for one in ids if one < from_file.vocab_size]
+    assert one_mark(from_file.decode(ids)) == one_mark(library.decode(ids))
+
+
+def test_control_pieces_in_text_stay_text(from_file: Tokenizer) -> None:
+    assert from_file.special_ids == {0, 1, 2}
+    assert not from_file.special_ids & set(from_file.encode("<s>hello</s>"))
+    ids = from_file.encode("<s>hello</s>", allow_special=True)
+    assert (ids[0], ids[-1]) == (1, 2)
+    assert from_file.decode(ids) == "hello"
+
+
+@settings(max_examples=20)
+@given(st.text(st.sampled_from("the fox "), max_size=20))
+def test_model_that_removes_extra_spaces_is_followed(
+    unigram: tuple[Tokenizer, SentencePieceProcessor], text: str
+) -> None:
+    tokenizer, library = unigram
+    ids = library.encode(text)
+    assert tokenizer.encode(text) == ids
+    assert tokenizer.decode(ids) == library.decode(ids)
+
+
+@pytest.fixture(scope="session")
+def unigram(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> tuple[Tokenizer, SentencePieceProcessor]:
+    path = train_sentencepiece(
+        tmp_path_factory.mktemp("unigram"),
+        model_type="unigram",
+        vocab_size=350,
+        remove_extra_whitespaces=True,
+    )
+    spec = TokenizerSpec(kind="sentencepiece", source_file=str(path))
+    return build_tokenizer(spec), SentencePieceProcessor(model_file=str(path))
+
+
+def test_rewritten_model_reads_as_it_was(sentencepiece_file: Path) -> None:
+    model = parse_model(sentencepiece_file.read_bytes())
+    again = parse_model(serialize_bpe_model(model, 0))
+    assert again == model
+    assert (model.has_dummy_prefix, model.removes_extra_spaces) == (True, False)
+    assert model.types.count(TokenType.BYTE) == 256
+
+
+@given(st.binary(max_size=200))
+def test_garbage_is_a_bad_model_file(data: bytes) -> None:
+    with pytest.raises(BadModelFile):
+        parse_model(data[:1] + b"\xff" + data)
+
+
+def test_truncated_file_is_a_bad_model_file(sentencepiece_file: Path, tmp_path: Path) -> None:
+    damaged = tmp_path / "tokenizer.model"
+    damaged.write_bytes(sentencepiece_file.read_bytes()[:1001])
+    for path in (damaged, tmp_path / "missing.model"):
+        with pytest.raises(BadModelFile):
+            build_tokenizer(TokenizerSpec(kind="sentencepiece", source_file=str(path)))
+
+
+def test_lists_that_do_not_fit_are_bad_model_files(sentencepiece_file: Path) -> None:
+    import msgspec
+
+    spec = _spec_of_lists(sentencepiece_file)
+    for changes in (
+        {"scores": spec.scores[:-1]},
+        {"token_types": spec.token_types[:-1]},
+        {"token_types": [int(TokenType.NORMAL)] * len(spec.tokens)},
+        {"tokens": [spec.tokens[0]] * len(spec.tokens)},
+    ):
+        with pytest.raises(BadModelFile):
+            build_tokenizer(msgspec.structs.replace(spec, **changes))

@@ -1,0 +1,1 @@
+"""Worker processes: one file per role around the logic in hybridgen."""

@@ -1,0 +1,170 @@
+"""The coscheduler process: sockets around the state machine of hybridgen.scheduler.
+
+Two ROUTER sockets: clients talk to one, the tree's own processes to the other. A turn drains both,
+lets time pass in the state machine, and sends what it wants said. What a full socket does not
+take is kept in order and sent when it does.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections import deque
+from pathlib import Path
+
+import msgspec
+
+from hybridgen.clock import monotonic_s
+from hybridgen.errors import InvalidRequest, MessageCorrupt
+from hybridgen.formats.inspect import inspect_model
+from hybridgen.ipc.board import Board
+from hybridgen.ipc.channel import Poller, Router, SendResult
+from hybridgen.ipc.control import ControlSocket
+from hybridgen.ipc.runtime_dir import Endpoints
+from hybridgen.ipc.slot_table import SlotTable
+from hybridgen.messages import ClientOrder, Decoder, WorkerFact, WorkerSpec
+from hybridgen.scheduler.coscheduler import Coscheduler
+from hybridgen.scheduler.outbox import Addressed, ToClient, ToWorker
+from hybridgen.scheduler.tree_shape import TreeShape
+from hybridgen.workers.lifecycle import IDLE_WAIT_S, WorkerContext
+
+logger = logging.getLogger(__name__)
+
+#: Which socket, and whom on it.
+Addressee = tuple[str, bytes]
+
+SUPERVISOR_IDENTITY = b"supervisor"
+REQUEST_ID_BYTES = 16
+#: A full socket is tried again after this long.
+RETRY_WAIT_S = 0.01
+
+
+def run(spec: WorkerSpec, control: ControlSocket) -> int:
+    """Schedule until told to exit; the exit code."""
+    context = WorkerContext(spec, control)
+    host = CoschedulerHost(context)
+    context.ready()
+    while not context.should_exit:
+        host.turn()
+    host.close()
+    return 0
+
+
+class CoschedulerHost:
+    """Sockets, one state machine, and what still has to be sent."""
+
+    def __init__(self, context: WorkerContext) -> None:
+        spec = context.spec
+        self._context = context
+        endpoints = Endpoints(Path(spec.runtime_dir))
+        self._workers = Router([endpoints.workers], Decoder(WorkerFact))
+        self._clients = Router(
+            [endpoints.clients], Decoder(ClientOrder), on_corrupt=self._refuse_frame
+        )
+        info = inspect_model(spec.model_path, spec.config)
+        slots = SlotTable(context.segment("slots").buf)
+        self._scheduler = Coscheduler(
+            slots,
+            TreeShape(
+                vocab_size=info.config.vocab_size,
+                max_model_len=slots.max_model_len,
+                eos_ids=tuple(info.config.eos_ids),
+                block_size=spec.config.device.block_size,
+                num_tokenizers=_count(spec, "tokenizer"),
+                num_detokenizers=_count(spec, "detokenizer"),
+                incarnation=spec.incarnation,
+            ),
+            spec.config.scheduler,
+            monotonic_s,
+            draw_seed=lambda: secrets.randbits(64),
+        )
+        self._board = Board(context.segment("board").buf)
+        self._gpu_line = spec.worker_names.index("gpu-0")
+        self._waiting: dict[Addressee, deque[Addressed]] = {}
+        self._tick_wait_s = 0.0
+        self._poller = Poller()
+        for source in (self._workers, self._clients, context.control):
+            self._poller.add(source)
+        if spec.incarnation > 1:
+            self._scheduler.restore()
+        self._flush()
+
+    def turn(self) -> None:
+        """Wait for anything, handle all of it, say what there is to say."""
+        wait_s = min(self._tick_wait_s, IDLE_WAIT_S)
+        self._poller.poll(min(wait_s, RETRY_WAIT_S) if self._waiting else wait_s)
+        self._context.read_orders()
+        while (received := self._workers.receive()) is not None:
+            self._scheduler.handle_worker(received[1])
+        while (received := self._clients.receive()) is not None:
+            self._scheduler.handle_client(*received)
+        self._tick_wait_s = self._scheduler.tick(self._board.snapshot(self._gpu_line).progress)
+        self._flush()
+        self._account()
+
+    def _flush(self) -> None:
+        """Send what waits, then what is new; order is kept for each addressee."""
+        for addressee, waiting in list(self._waiting.items()):
+            while waiting and self._send(addressee, waiting[0]):
+                waiting.popleft()
+            if not waiting:
+                del self._waiting[addressee]
+        for item in self._scheduler.take_outbox():
+            addressee = _address(item)
+            if addressee in self._waiting:
+                self._waiting[addressee].append(item)
+            elif not self._send(addressee, item):
+                self._waiting[addressee] = deque([item])
+
+    def _send(self, addressee: Addressee, item: Addressed) -> bool:
+        """False when the socket is full; who is not there is reported to the state machine."""
+        socket, identity = addressee
+        router = self._clients if socket == "clients" else self._workers
+        result = router.send(identity, item.message)
+        if result is SendResult.GONE:
+            self._scheduler.handle_unreachable(item)
+        return result is not SendResult.BLOCKED
+
+    def _refuse_frame(self, client_id: bytes, frame: bytes, error: MessageCorrupt) -> None:
+        """Answer a malformed order that still shows whose it is; count all of them."""
+        remedy = str(error.fields.get("remedy", ""))
+        self._scheduler.reject_malformed(
+            client_id, _request_id_of(frame), InvalidRequest(error.message, remedy=remedy)
+        )
+
+    def _account(self) -> None:
+        """One log line for each request that ended, and the numbers on the board."""
+        finished = self._scheduler.take_finished()
+        for request in finished:
+            logger.info("%s", request)
+        line = self._context.line
+        for counter, value in self._scheduler.board_counters().items():
+            line.set(counter, value)
+        line.tick(len(finished))
+
+    def close(self) -> None:
+        """Close the sockets."""
+        self._clients.close()
+        self._workers.close()
+
+
+def _address(item: Addressed) -> Addressee:
+    if isinstance(item, ToClient):
+        return "clients", item.client_id
+    if isinstance(item, ToWorker):
+        return "workers", item.name.encode()
+    return "workers", SUPERVISOR_IDENTITY
+
+
+def _request_id_of(frame: bytes) -> bytes | None:
+    try:
+        fields = msgspec.msgpack.decode(frame)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    request_id = fields.get("request_id") if isinstance(fields, dict) else None
+    is_whole = isinstance(request_id, bytes) and len(request_id) == REQUEST_ID_BYTES
+    return request_id if is_whole else None
+
+
+def _count(spec: WorkerSpec, role: str) -> int:
+    return sum(name.startswith(f"{role}-") for name in spec.worker_names)

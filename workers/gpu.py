@@ -1,0 +1,222 @@
+"""The gpu process: owns weights and KV cache, runs the compute ring.
+
+One turn: take orders, run at most one budget of prefill, run one decode step over the rows,
+publish their logits, wait for the samplers, read the ids back. It never samples, never looks at
+what a token means, and exchanges no message per token; membership comes and goes as messages
+between steps. This is the host-wait form of the loop, for the CPU device.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from pathlib import Path
+
+import numpy as np
+
+from hybridgen.formats.inspect import inspect_model
+from hybridgen.ipc.board import Board, ProcessState
+from hybridgen.ipc.channel import Dealer, Poller
+from hybridgen.ipc.control import ControlSocket
+from hybridgen.ipc.logit_ring import LogitRing
+from hybridgen.ipc.runtime_dir import Endpoints
+from hybridgen.ipc.sampled_ring import SampledRing
+from hybridgen.ipc.token_store import TokenStore
+from hybridgen.messages import (
+    AttachWorker,
+    Decoder,
+    GpuOrder,
+    GrantBlocks,
+    JoinBatch,
+    RetireSlot,
+    WorkerAttached,
+    WorkerSpec,
+)
+from hybridgen.models.engine import Engine, FloatArray
+from hybridgen.models.registry import load_engine
+from hybridgen.scheduler.batch_row import PrefillChunk
+from hybridgen.scheduler.step_batch import StepBatch
+from hybridgen.workers.lifecycle import IDLE_WAIT_S, WorkerContext
+
+logger = logging.getLogger(__name__)
+
+#: While samplers work, the loop looks at its orders and at the samplers' health this often.
+SAMPLER_WAIT_US = 20_000
+#: A step or a prefill chunk may take this long before the process counts as hanging.
+STEP_LIMIT_NS = 60 * 10**9
+
+
+def run(spec: WorkerSpec, control: ControlSocket) -> int:
+    """Load the model and run steps until told to exit; the exit code."""
+    context = WorkerContext(spec, control)
+    info = inspect_model(spec.model_path, spec.config)
+    engine = load_engine(info, spec.config, context.report_progress)
+    ring = ComputeRing(context, engine)
+    ring.introduce()
+    context.ready(note=f"{engine.num_blocks} KV blocks")
+    while not context.should_exit:
+        ring.turn()
+    ring.close()
+    return 0
+
+
+class ComputeRing:
+    """The loop around an engine."""
+
+    def __init__(self, context: WorkerContext, engine: Engine) -> None:
+        spec = context.spec
+        self._context = context
+        self._engine = engine
+        self._tokens = TokenStore(context.segment("tokens").buf)
+        self._ring = LogitRing(context.segment("logits").buf)
+        self._sampled = SampledRing(context.segment("sampled").buf)
+        self._board = Board(context.segment("board").buf)
+        self._lane_lines = [
+            index for index, name in enumerate(spec.worker_names) if name.startswith("sampler-")
+        ]
+        self._spin_us = max(0, spec.config.pools.spin_us)
+        self._chunk_budget = spec.config.scheduler.prefill_chunk
+        self._batch = StepBatch(
+            max_rows=self._ring.max_rows,
+            block_size=engine.block_size,
+            prefill_chunk=self._chunk_budget,
+            max_model_len=self._tokens.max_model_len,
+            lanes=self._ring.num_lanes,
+        )
+        self._logits = [self._logits_of(step) for step in range(self._ring.depth)]
+        self._coscheduler = Dealer(
+            Endpoints(Path(spec.runtime_dir)).workers, context.name.encode(), Decoder(GpuOrder)
+        )
+        self._poller = Poller()
+        self._poller.add(self._coscheduler)
+        self._poller.add(context.control)
+
+    def _logits_of(self, step: int) -> FloatArray:
+        """float32 [max_rows, vocab] over the ring's own memory."""
+        flat = np.asarray(self._ring.logits(step))
+        rows = flat.reshape(self._ring.max_rows, self._ring.row_floats)
+        return rows[:, : self._ring.vocab_size]
+
+    def introduce(self, answers: int = 0) -> None:
+        """Tell the coscheduler who is here, with how many blocks and which rows."""
+        spec = self._context.spec
+        self._coscheduler.send(
+            WorkerAttached(
+                role=spec.role,
+                index=spec.index,
+                incarnation=spec.incarnation,
+                answers=answers,
+                rows=self._batch.rows(),
+                num_blocks=self._engine.num_blocks,
+            )
+        )
+
+    def turn(self) -> None:
+        """One turn of the loop; sleeps when there is nothing to compute."""
+        self._take_orders()
+        if self._batch.is_idle:
+            self._rest()
+            return
+        self._context.line.set_busy_until_ns(time.monotonic_ns() + STEP_LIMIT_NS)
+        step = self._ring.latest + 1
+        self._ring.begin(step)
+        logits = self._logits[step % self._ring.depth]
+        num_prefilled = self._prefill(logits)
+        self._decode(logits)
+        num_rows = self._sample(step)
+        self._send_report(step)
+        if not num_rows and not num_prefilled:
+            self._rest()  # every row waits for blocks: nothing moves until an order comes
+
+    def close(self) -> None:
+        """Release the engine and the socket."""
+        self._engine.close()
+        self._coscheduler.close()
+
+    def _take_orders(self) -> None:
+        while (order := self._coscheduler.receive()) is not None:
+            if isinstance(order, JoinBatch):
+                self._batch.join(order)
+            elif isinstance(order, GrantBlocks):
+                self._batch.grant(order)
+            elif isinstance(order, RetireSlot):
+                self._batch.retire(order)
+            elif isinstance(order, AttachWorker):
+                self.introduce(order.coscheduler_incarnation)
+
+    def _decode(self, logits: FloatArray) -> None:
+        rows = self._batch.decode_rows()
+        if rows.num_rows == 0:
+            return
+        started_ns = time.monotonic_ns()
+        self._engine.decode(rows.ids, rows.positions, rows.block_tables, logits[: rows.num_rows])
+        line = self._context.line
+        line.tick()
+        line.add("steps", 1)
+        line.add("rows", rows.num_rows)
+        line.add("step_ns", time.monotonic_ns() - started_ns)
+
+    def _rest(self) -> None:
+        self._send_report(self._ring.latest)
+        self._poller.poll(IDLE_WAIT_S)
+        self._context.read_orders()
+
+    def _prefill(self, logits: FloatArray) -> int:
+        """Run prompt chunks within the budget; returns how many tokens that was.
+
+        A row whose prompt is complete puts its logits behind the running rows' of this step.
+        """
+        num_tokens = 0
+        while num_tokens < self._chunk_budget:
+            chunk = self._batch.next_prefill(self._chunk_budget - num_tokens)
+            if chunk is None:
+                break
+            self._run_chunk(chunk, logits[chunk.logits_row] if chunk.is_last else None)
+            num_tokens += chunk.stop - chunk.start
+        return num_tokens
+
+    def _run_chunk(self, chunk: PrefillChunk, logits_out: FloatArray | None) -> None:
+        started_ns = time.monotonic_ns()
+        ids = np.asarray(self._tokens.row(chunk.slot)[chunk.start : chunk.stop])
+        self._engine.prefill(ids, chunk.start, chunk.blocks, logits_out)
+        self._batch.prefill_done(chunk)
+        line = self._context.line
+        line.tick()
+        line.add("prefill_tokens", len(ids))
+        line.add("prefill_ns", time.monotonic_ns() - started_ns)
+
+    def _sample(self, step: int) -> int:
+        """Publish the step, wait until every row has its token, take the tokens in.
+
+        Returns:
+            Rows of the step.
+        """
+        self._batch.set_live_lanes(self._live_lanes())
+        headers = self._batch.row_headers()
+        if not headers:
+            return 0
+        self._ring.write_rows(step, headers)
+        self._ring.publish(step)
+        started_ns = time.monotonic_ns()
+        for lane in sorted({header.lane for header in headers}):
+            while not self._sampled.wait_done(step, lane, self._spin_us, SAMPLER_WAIT_US):
+                self._context.read_orders()
+                if self._context.should_exit:
+                    return len(headers)
+        self._context.line.add("sample_wait_ns", time.monotonic_ns() - started_ns)
+        self._batch.apply(self._sampled.results(step, len(headers)))
+        return len(headers)
+
+    def _live_lanes(self) -> list[int]:
+        """Samplers that the board shows ready; all of them when none is (one will come back)."""
+        lanes = [
+            lane
+            for lane, line in enumerate(self._lane_lines)
+            if self._board.state(line) is ProcessState.READY
+        ]
+        return lanes or list(range(self._ring.num_lanes))
+
+    def _send_report(self, step: int) -> None:
+        report = self._batch.take_report(step)
+        if report is not None:
+            self._coscheduler.send(report)

@@ -1,0 +1,231 @@
+"""What every worker process does around its role: be born, attach, report ready, drain, die.
+
+A worker is started by exec, never by fork, so it inherits nothing but the descriptors named in
+its ``WorkerSpec``, the first frame on its control socket. Three things end it with its parent,
+whatever state either is in: the kernel's parent-death signal, a thread asleep on the parent's
+pidfd, and end-of-file on the control socket, which every loop polls.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import resource
+import select
+import signal
+import threading
+import traceback
+from collections.abc import Callable
+from types import FrameType
+from typing import NoReturn
+
+import setproctitle
+
+from hybridgen import log
+from hybridgen.errors import HybridGenError, InternalError, PeerGone, StartFailed
+from hybridgen.ipc import _native
+from hybridgen.ipc.board import Board, BoardLine, ProcessState, Role
+from hybridgen.ipc.control import ControlSocket
+from hybridgen.ipc.segment import Segment, SegmentKind
+from hybridgen.messages import (
+    ChildOrder,
+    Decoder,
+    DrainWorker,
+    ErrorInfo,
+    LoadProgress,
+    ReplaceRing,
+    WorkerFailed,
+    WorkerReady,
+    WorkerSpec,
+    encode,
+)
+
+logger = logging.getLogger(__name__)
+
+#: A child that has no spec by then was started by somebody else.
+SPEC_TIMEOUT_S = 10.0
+#: Loops look at their control socket and flags at least this often, also when nothing wakes them.
+IDLE_WAIT_S = 1.0
+EXIT_ORPHANED = 70
+
+SEGMENT_KINDS = {
+    "slots": SegmentKind.SLOTS,
+    "tokens": SegmentKind.TOKENS,
+    "logits": SegmentKind.LOGITS,
+    "sampled": SegmentKind.SAMPLED,
+    "logprobs": SegmentKind.LOGPROBS,
+    "board": SegmentKind.BOARD,
+}
+
+_decode_order = Decoder(ChildOrder)
+
+
+class WorkerContext:
+    """A worker's ties to its tree: spec, segments, its line on the board, orders from above."""
+
+    def __init__(self, spec: WorkerSpec, control: ControlSocket) -> None:
+        self.spec = spec
+        self.control = control
+        self.should_exit = False
+        self._segments: dict[str, Segment] = {}
+        self._new_ring: ReplaceRing | None = None
+        self._new_ring_fds: list[int] = []
+        self.line = self._claim_line()
+        signal.signal(signal.SIGTERM, self._note_drain)
+
+    @property
+    def name(self) -> str:
+        """``role-index``, the same in titles, logs, the board and on sockets."""
+        return f"{self.spec.role}-{self.spec.index}"
+
+    def segment(self, name: str) -> Segment:
+        """The segment called ``name`` in the spec, mapped once."""
+        if name not in self._segments:
+            fd = self.spec.segment_fds[name]
+            self._segments[name] = Segment.attach(fd, SEGMENT_KINDS[name])
+        return self._segments[name]
+
+    def ready(self, note: str = "") -> None:
+        """Tell the supervisor that this process can work."""
+        self.line.set_state(ProcessState.READY)
+        cpus = sorted(os.sched_getaffinity(0))
+        self.control.send(encode(WorkerReady(rss_bytes=resident_bytes(), cpus=cpus, note=note)))
+
+    def report_progress(self, fraction: float, phase: str) -> None:
+        """Tell the supervisor how far the start is."""
+        self.control.send(encode(LoadProgress(fraction, phase)))
+
+    def read_orders(self) -> None:
+        """Take every order that waits on the control socket; sets flags, never blocks."""
+        while (order := self._receive_order(0.0)) is not None:
+            if isinstance(order, DrainWorker):
+                self.should_exit = True
+
+    def wait_for_ring(self) -> tuple[Segment, Segment] | None:
+        """The (logits, sampled) segments of the next gpu incarnation; None when told to exit."""
+        while self._new_ring is None and not self.should_exit:
+            order = self._receive_order(IDLE_WAIT_S)
+            if isinstance(order, DrainWorker):
+                self.should_exit = True
+        if self._new_ring is None:
+            return None
+        fds = dict(zip(self._new_ring.names, self._new_ring_fds, strict=True))
+        self._new_ring = None
+        for name, fd in fds.items():
+            self._segments.pop(name).close()
+            self._segments[name] = Segment.attach(fd, SEGMENT_KINDS[name])
+        return self._segments["logits"], self._segments["sampled"]
+
+    def _receive_order(self, timeout_s: float) -> ReplaceRing | DrainWorker | None:
+        try:
+            received = self.control.receive(timeout_s)
+        except PeerGone:
+            _exit_orphaned()
+        if received is None:
+            return None
+        frame, fds = received
+        order: ReplaceRing | DrainWorker = _decode_order(frame)
+        if isinstance(order, ReplaceRing):
+            for fd in self._new_ring_fds if self._new_ring is not None else ():
+                os.close(fd)  # two gpu processes died before this one looked: only the last counts
+            self._new_ring, self._new_ring_fds = order, fds
+        return order
+
+    def _claim_line(self) -> BoardLine:
+        line = Board(self.segment("board").buf).line(self.spec.board_index)
+        pid = os.getpid()
+        line.begin(
+            pid, start_ticks(pid), Role.of(self.spec.role), self.spec.index, self.spec.incarnation
+        )
+        return line
+
+    def _note_drain(self, _signum: int, _frame: FrameType | None) -> None:
+        self.should_exit = True  # the handler only notes it; the loop acts
+
+
+def main(argv: list[str]) -> int:
+    """Run one worker; the exit code of the process."""
+    control = ControlSocket(int(argv[1]))
+    try:
+        spec = _receive_spec(control)
+    except PeerGone:
+        return EXIT_ORPHANED
+    _tie_to_parent(spec.supervisor_pid)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    name = f"{spec.role}-{spec.index}"
+    setproctitle.setproctitle(f"hybridgen:{spec.instance}:{name}")
+    log.setup(name, spec.config.server.log_level)
+    try:
+        if spec.cpus:
+            os.sched_setaffinity(0, spec.cpus)
+        return _load_entry(spec.entry)(spec, control)
+    except HybridGenError as error:
+        return _report_failure(control, error)
+    except Exception as error:  # noqa: BLE001  # the process boundary: the cause must reach the supervisor
+        bug = InternalError(f"{name}: {type(error).__name__}: {error}")
+        return _report_failure(control, bug)
+
+
+def _receive_spec(control: ControlSocket) -> WorkerSpec:
+    received = control.receive(SPEC_TIMEOUT_S)
+    spec = _decode_order(received[0]) if received is not None else None
+    if not isinstance(spec, WorkerSpec):
+        raise StartFailed(
+            "a worker got no description of its work",
+            limit=f"{SPEC_TIMEOUT_S} s",
+            remedy="Start workers with `hybridgen serve`",
+        )
+    return spec
+
+
+def _load_entry(entry: str) -> Callable[[WorkerSpec, ControlSocket], int]:
+    module_name, _, function_name = entry.partition(":")
+    function: Callable[[WorkerSpec, ControlSocket], int] = getattr(
+        importlib.import_module(module_name), function_name
+    )
+    return function
+
+
+def _report_failure(control: ControlSocket, error: HybridGenError) -> int:
+    text = traceback.format_exc()
+    logger.error("%s", error)
+    logger.debug("%s", text)
+    try:
+        control.send(encode(WorkerFailed(ErrorInfo.of(error), text)))
+    except PeerGone:
+        return EXIT_ORPHANED
+    return error.exit_code
+
+
+def _tie_to_parent(supervisor_pid: int) -> None:
+    _native.set_parent_death_signal(signal.SIGKILL)
+    if os.getppid() != supervisor_pid:  # it died before the signal was armed
+        _exit_orphaned()
+    parent = os.pidfd_open(supervisor_pid)
+    threading.Thread(
+        target=_exit_with_parent, args=(parent,), name="orphan-watch", daemon=True
+    ).start()
+
+
+def _exit_with_parent(parent_pidfd: int) -> None:
+    poller = select.poll()
+    poller.register(parent_pidfd, select.POLLIN)
+    poller.poll()
+    _exit_orphaned()
+
+
+def _exit_orphaned() -> NoReturn:
+    os._exit(EXIT_ORPHANED)
+
+
+def start_ticks(pid: int) -> int:
+    """Start time of a process in clock ticks since boot: field 22 of /proc/pid/stat."""
+    with open(f"/proc/{pid}/stat", "rb") as stat:
+        return int(stat.read().rpartition(b")")[2].split()[19])
+
+
+def resident_bytes() -> int:
+    """Resident set of this process."""
+    with open("/proc/self/statm", "rb") as statm:
+        return int(statm.read().split()[1]) * resource.getpagesize()

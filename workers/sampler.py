@@ -1,0 +1,99 @@
+"""The sampler: logits row + parameters + token history → next token id.
+
+It owns one lane of the logit ring. A step's rows of its lane are sampled by one native call that
+also writes the tokens, so nothing of this loop is paid per row. Sampling is a pure function of
+what lies in shared memory; a replacement therefore starts by repeating every step in the ring
+whose ``done`` word is missing, and arrives at the same tokens.
+"""
+
+from __future__ import annotations
+
+import time
+
+from hybridgen.ipc.control import ControlSocket
+from hybridgen.ipc.doorbell import Doorbell
+from hybridgen.ipc.header import Memory
+from hybridgen.ipc.logit_ring import POISON, LogitRing
+from hybridgen.ipc.sampled_ring import SampledRing
+from hybridgen.messages import WorkerSpec
+from hybridgen.sampling import _native
+from hybridgen.workers.lifecycle import IDLE_WAIT_S, WorkerContext
+
+
+def run(spec: WorkerSpec, control: ControlSocket) -> int:
+    """Serve one lane until told to exit; the exit code."""
+    context = WorkerContext(spec, control)
+    sampler = Sampler(context)
+    context.ready()
+    while not context.should_exit:
+        sampler.turn(IDLE_WAIT_S)
+    return 0
+
+
+class Sampler:
+    """One lane, over whatever ring the current gpu incarnation has."""
+
+    def __init__(self, context: WorkerContext) -> None:
+        self._context = context
+        self._lane = context.spec.index
+        self._spin_us = max(0, context.spec.config.pools.spin_us)
+        self._slots = context.segment("slots").buf
+        self._tokens = context.segment("tokens").buf
+        self._logprobs = context.segment("logprobs").buf
+        self._doorbells = [
+            Doorbell(context.spec.doorbell_fds[name])
+            for name in context.spec.worker_names
+            if name.startswith("detokenizer-")
+        ]
+        self._attach(context.segment("logits").buf, context.segment("sampled").buf)
+
+    def _attach(self, logits: Memory, sampled: Memory) -> None:
+        self._logits_buf, self._sampled_buf = logits, sampled
+        self._ring = LogitRing(logits)
+        self._sampled = SampledRing(sampled)
+        # Behind the oldest step that can still be in the ring: a predecessor may have left any.
+        latest = self._ring.latest
+        self._seen = 0 if latest == POISON else max(0, latest - self._ring.depth)
+
+    def turn(self, timeout_s: float) -> None:
+        """Wait for the next step and do this lane's rows of it."""
+        latest = self._ring.wait_published(self._seen, self._spin_us, int(timeout_s * 1e6))
+        if latest == POISON:
+            ring = self._context.wait_for_ring()
+            if ring is not None:
+                self._attach(ring[0].buf, ring[1].buf)
+            return
+        if latest == self._seen:
+            self._context.read_orders()
+            return
+        for step in range(max(self._seen, latest - self._ring.depth) + 1, latest + 1):
+            if self._sampled.done(step, self._lane) < step:
+                self._sample(step)
+        self._seen = latest
+
+    def _sample(self, step: int) -> None:
+        started_ns = time.monotonic_ns()
+        num_rows, num_tokens, detokenizers, num_stale, num_invalid = _native.sample_step(
+            self._logits_buf,
+            self._sampled_buf,
+            self._slots,
+            self._tokens,
+            self._logprobs,
+            step,
+            self._lane,
+        )
+        if num_rows == 0:
+            return
+        while detokenizers:
+            lowest = detokenizers & -detokenizers
+            self._doorbells[lowest.bit_length() - 1].ring()
+            detokenizers ^= lowest
+        line = self._context.line
+        line.tick()
+        line.add("rows", num_rows)
+        line.add("tokens", num_tokens)
+        line.add("sampling_ns", time.monotonic_ns() - started_ns)
+        if num_stale:
+            line.add("stale_rows", num_stale)
+        if num_invalid:
+            line.add("invalid_rows", num_invalid)

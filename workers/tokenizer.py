@@ -1,0 +1,109 @@
+"""The tokenizer: chat template + text → ids, written into the slot's token row."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hybridgen.errors import HybridGenError
+from hybridgen.formats.inspect import inspect_model
+from hybridgen.ipc.channel import Dealer, Poller
+from hybridgen.ipc.control import ControlSocket
+from hybridgen.ipc.runtime_dir import Endpoints
+from hybridgen.ipc.slot_table import SlotTable, SlotWord
+from hybridgen.ipc.token_store import TokenStore
+from hybridgen.messages import (
+    AttachWorker,
+    Decoder,
+    EncodeProbe,
+    EncodePrompt,
+    ErrorInfo,
+    ProbeEncoded,
+    PromptEncoded,
+    PromptRejected,
+    TokenizerOrder,
+    WorkerAttached,
+    WorkerSpec,
+)
+from hybridgen.text.prompt_encoder import PromptEncoder, build_prompt_encoder
+from hybridgen.workers.lifecycle import IDLE_WAIT_S, WorkerContext
+
+
+def run(spec: WorkerSpec, control: ControlSocket) -> int:
+    """Encode prompts until told to exit; the exit code."""
+    context = WorkerContext(spec, control)
+    info = inspect_model(spec.model_path, spec.config)
+    slots = SlotTable(context.segment("slots").buf)
+    encoder = build_prompt_encoder(
+        info.tokenizer, spec.config.model.chat_template, max_model_len=slots.max_model_len
+    )
+    coscheduler = Dealer(
+        Endpoints(Path(spec.runtime_dir)).workers, context.name.encode(), Decoder(TokenizerOrder)
+    )
+    tokenizer = Tokenizer(context, encoder, coscheduler, slots)
+    tokenizer.introduce()
+    context.ready()
+    poller = Poller()
+    poller.add(coscheduler)
+    poller.add(control)
+    while not context.should_exit:
+        poller.poll(IDLE_WAIT_S)
+        context.read_orders()
+        tokenizer.serve_waiting()
+    coscheduler.close()
+    return 0
+
+
+class Tokenizer:
+    """Answers the coscheduler's orders, one prompt at a time."""
+
+    def __init__(
+        self,
+        context: WorkerContext,
+        encoder: PromptEncoder,
+        coscheduler: Dealer,
+        slots: SlotTable,
+    ) -> None:
+        self._context = context
+        self._encoder = encoder
+        self._coscheduler = coscheduler
+        self._slots = slots
+        self._tokens = TokenStore(context.segment("tokens").buf)
+
+    def introduce(self, answers: int = 0) -> None:
+        """Tell the coscheduler that this incarnation is here."""
+        spec = self._context.spec
+        self._coscheduler.send(
+            WorkerAttached(
+                role=spec.role, index=spec.index, incarnation=spec.incarnation, answers=answers
+            )
+        )
+
+    def serve_waiting(self) -> None:
+        """Handle every order that has arrived."""
+        while (order := self._coscheduler.receive()) is not None:
+            if isinstance(order, EncodePrompt):
+                if self._slots.load(order.slot, SlotWord.EPOCH) == order.epoch:
+                    self._coscheduler.send(self._encode(order))
+            elif isinstance(order, EncodeProbe):
+                self._coscheduler.send(self._probe(order))
+            elif isinstance(order, AttachWorker):
+                self.introduce(order.coscheduler_incarnation)
+
+    def _encode(self, order: EncodePrompt) -> PromptEncoded | PromptRejected:
+        line = self._context.line
+        line.tick()
+        try:
+            ids = self._encoder.encode(order.prompt)
+        except HybridGenError as error:
+            line.add("rejected", 1)
+            return PromptRejected(order.slot, order.epoch, ErrorInfo.of(error))
+        self._tokens.write(order.slot, 0, ids)
+        line.add("prompts", 1)
+        line.add("tokens", len(ids))
+        return PromptEncoded(order.slot, order.epoch, len(ids))
+
+    def _probe(self, order: EncodeProbe) -> ProbeEncoded:
+        try:
+            return ProbeEncoded(order.probe_id, self._encoder.encode(order.prompt))
+        except HybridGenError as error:
+            return ProbeEncoded(order.probe_id, error=ErrorInfo.of(error))
