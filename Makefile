@@ -32,7 +32,7 @@ install: $(VENV)/.installed ## virtual environment, package and demo model
 install-test: $(VENV)/.installed-test ## the same with what the tests need
 
 demo: install ## answer a question with the embedded model: make demo Q="…"
-	@$(BIN)/hybridgen chat demo --show-tree -q "$(Q)"
+	@$(BIN)/hybridgen chat demo --show-tree --temperature 0 -q "$(Q)"
 
 test: install-test ## all tests that need no device (under 25 minutes on 2 cores)
 	$(BIN)/pytest -m "not gpu and not chaos"

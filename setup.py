@@ -7,7 +7,9 @@ from setuptools import Extension, setup
 FLAGS = ["-O3", "-std=gnu11", "-fvisibility=hidden", "-Wall", "-Wextra", "-Werror=implicit"]
 
 
-def native(name: str, *sources: str, depends: tuple[str, ...] = (), flags: tuple[str, ...] = ()) -> Extension:
+def native(
+    name: str, *sources: str, depends: tuple[str, ...] = (), flags: tuple[str, ...] = ()
+) -> Extension:
     """One extension module against the stable ABI of Python 3.11."""
     return Extension(
         name,

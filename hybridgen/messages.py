@@ -252,9 +252,7 @@ class SubscribeText(Message, frozen=True):
     char_offset: int = 0
 
 
-class TextDelta(
-    msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False
-):
+class TextDelta(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
     """New text of one request. ids, logprobs and text agree: held-back text holds its ids back."""
 
     request_id: bytes

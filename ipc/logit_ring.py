@@ -137,6 +137,25 @@ class LogitRing:
             _ROW.pack_into(self._view, offset, *row)
             offset += _ROW_BYTES
 
+    def write_records(self, step: int, records: Memory, num_rows: int) -> None:
+        """As ``write_rows``, from ``num_rows`` finished ``hg_row`` records of 32 bytes.
+
+        Raises:
+            InternalError: more rows than ``max_rows``, or another number of bytes.
+        """
+        num_bytes = num_rows * _ROW_BYTES
+        view = memoryview(records).cast("B")
+        if num_rows > self.max_rows or len(view) != num_bytes:
+            raise InternalError(
+                "a step has too many rows, or rows of another size",
+                value=f"{num_rows} rows in {len(view)} bytes",
+                limit=f"{self.max_rows} rows of {_ROW_BYTES} bytes",
+            )
+        self.begin(step)
+        offset = self._base(step)
+        _native.store(self.buf, offset + _NUM_ROWS_OFFSET, num_rows)
+        self._view[offset + _STEP_BYTES : offset + _STEP_BYTES + num_bytes] = view
+
     def publish(self, step: int) -> None:
         """Make a step visible and wake the samplers."""
         _native.store(self.buf, self._base(step), step)

@@ -104,13 +104,13 @@ def bench_speed() -> None:
 
 
 def bench_peer() -> None:
-    """transformers' generate on the same weights and load, float32 (its fastest here)."""
+    """Transformers' generate on the same weights and load, float32 (its fastest here)."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
+    from hybridgen.config import Config
     from hybridgen.formats.convert import load_weights, prepare_weights
     from hybridgen.formats.inspect import inspect_model
-    from hybridgen.config import Config
 
     info = inspect_model("demo", Config())
     shape = info.config

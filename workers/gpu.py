@@ -34,7 +34,7 @@ from hybridgen.messages import (
 )
 from hybridgen.models.engine import Engine, FloatArray
 from hybridgen.models.registry import load_engine
-from hybridgen.scheduler.batch_row import PrefillChunk
+from hybridgen.scheduler.batch_row import SAMPLED_DTYPE, PrefillChunk
 from hybridgen.scheduler.step_batch import StepBatch
 from hybridgen.workers.lifecycle import IDLE_WAIT_S, WorkerContext
 
@@ -74,6 +74,7 @@ class ComputeRing:
         self._lane_lines = [
             index for index, name in enumerate(spec.worker_names) if name.startswith("sampler-")
         ]
+        self._live_lanes: list[int] = []
         self._spin_us = max(0, spec.config.pools.spin_us)
         self._chunk_budget = spec.config.scheduler.prefill_chunk
         self._batch = StepBatch(
@@ -191,30 +192,38 @@ class ComputeRing:
         Returns:
             Rows of the step.
         """
-        self._batch.set_live_lanes(self._live_lanes())
-        headers = self._batch.row_headers()
-        if not headers:
+        self._spread_over_live_lanes()
+        records = self._batch.row_records()
+        num_rows = len(records)
+        if num_rows == 0:
             return 0
-        self._ring.write_rows(step, headers)
+        lanes = set(records["lane"].tolist())
+        self._ring.write_records(step, records.view(np.uint8).data, num_rows)
         self._ring.publish(step)
         started_ns = time.monotonic_ns()
-        for lane in sorted({header.lane for header in headers}):
+        for lane in lanes:
             while not self._sampled.wait_done(step, lane, self._spin_us, SAMPLER_WAIT_US):
                 self._context.read_orders()
                 if self._context.should_exit:
-                    return len(headers)
+                    return num_rows
         self._context.line.add("sample_wait_ns", time.monotonic_ns() - started_ns)
-        self._batch.apply(self._sampled.results(step, len(headers)))
-        return len(headers)
+        results = np.frombuffer(self._sampled.raw(step, num_rows), dtype=SAMPLED_DTYPE)
+        self._batch.apply_arrays(results["token_id"], results["flags"])
+        return num_rows
 
-    def _live_lanes(self) -> list[int]:
-        """Samplers that the board shows ready; all of them when none is (one will come back)."""
+    def _spread_over_live_lanes(self) -> None:
+        """Deal rows over the samplers that the board shows ready.
+
+        Over all of them when none is: one will be back, and does what it finds in the ring.
+        """
         lanes = [
             lane
             for lane, line in enumerate(self._lane_lines)
             if self._board.state(line) is ProcessState.READY
         ]
-        return lanes or list(range(self._ring.num_lanes))
+        if lanes != self._live_lanes:
+            self._live_lanes = lanes
+            self._batch.set_live_lanes(lanes or range(self._ring.num_lanes))
 
     def _send_report(self, step: int) -> None:
         report = self._batch.take_report(step)
