@@ -20,6 +20,7 @@ class FakeClock:
         self.now_s = now_s
 
     def __call__(self) -> float:
+        """The time it was last moved to."""
         return self.now_s
 
     def advance(self, seconds: float) -> None:

@@ -225,7 +225,7 @@ class SegmentMismatch(IpcError):
 
 
 class SharedMemoryFull(IpcError):
-    """/dev/shm cannot hold the planned segments; fields ``need_bytes``, ``have_bytes``."""
+    """Shared memory cannot hold the planned segments; fields ``need_bytes``, ``have_bytes``."""
 
     code = "shared_memory_full"
 

@@ -2,7 +2,8 @@
 
 Read top to bottom, the file is the life of a request::
 
-    client       → coscheduler   SubmitRequest · CancelRequest · AckFinished · TokenizePrompt · QueryHealth
+    client       → coscheduler   SubmitRequest · CancelRequest · AckFinished
+                                 TokenizePrompt · QueryHealth
     coscheduler  → client        RequestAccepted · RequestFinished · PromptTokenized · HealthReport
     coscheduler  → tokenizer     EncodePrompt · EncodeProbe
     tokenizer    → coscheduler   PromptEncoded · PromptRejected · ProbeEncoded
@@ -14,7 +15,8 @@ Read top to bottom, the file is the life of a request::
     detokenizer  → coscheduler   TextFinished · ReaderLost
     any worker   ↔ coscheduler   AttachWorker → WorkerAttached
     supervisor   → coscheduler   WorkerDied · DrainTree → TreeDrained
-    supervisor   ↔ its child     WorkerSpec · WorkerReady · WorkerFailed · LoadProgress · ReplaceRing · DrainWorker
+    supervisor   ↔ its child     WorkerSpec · ReplaceRing · DrainWorker
+                                 LoadProgress · WorkerReady · WorkerFailed
     admin client ↔ supervisor    ListProcesses → ProcessList · StopTree → StopAccepted
 
 Orders are verb + noun, facts are past tense or nouns. Everything is msgpack through msgspec;

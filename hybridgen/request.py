@@ -59,7 +59,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     min_p: float = 0.0
     """Keep tokens at least this fraction as likely as the most likely one, in [0, 1]."""
     repetition_penalty: float = 1.0
-    """Divides (positive) or multiplies (negative) logits of tokens seen in prompt or output; > 0."""
+    """Divides positive, multiplies negative logits of tokens seen in prompt or output; > 0."""
     presence_penalty: float = 0.0
     """Subtracted once from logits of tokens seen in the output, in [-2, 2]."""
     frequency_penalty: float = 0.0

@@ -1,0 +1,1 @@
+"""Tools of the repository: benchmarks, checks, generators. Not installed."""

@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from hybridgen.formats.inspect import inspect_model
 from hybridgen.ipc.board import Board, ProcessState
@@ -37,6 +38,9 @@ from hybridgen.models.registry import load_engine
 from hybridgen.scheduler.batch_row import SAMPLED_DTYPE, PrefillChunk
 from hybridgen.scheduler.step_batch import StepBatch
 from hybridgen.workers.lifecycle import IDLE_WAIT_S, WorkerContext
+
+#: hg_row records (HEADER_DTYPE), one per row of a step.
+RowRecords = npt.NDArray[np.void]
 
 logger = logging.getLogger(__name__)
 
@@ -194,22 +198,50 @@ class ComputeRing:
         """
         self._spread_over_live_lanes()
         records = self._batch.row_records()
-        num_rows = len(records)
-        if num_rows == 0:
+        if len(records) == 0:
             return 0
-        lanes = set(records["lane"].tolist())
-        self._ring.write_records(step, records.view(np.uint8).data, num_rows)
-        self._ring.publish(step)
+        self._publish(step, records)
         started_ns = time.monotonic_ns()
-        for lane in lanes:
+        while not self._await_samplers(step, records):
+            if self._context.should_exit:
+                return len(records)
+            step = self._publish_again(step, records)
+        self._context.line.add("sample_wait_ns", time.monotonic_ns() - started_ns)
+        results = np.frombuffer(self._sampled.raw(step, len(records)), dtype=SAMPLED_DTYPE)
+        self._batch.apply_arrays(results["token_id"], results["flags"])
+        return len(records)
+
+    def _publish(self, step: int, records: RowRecords) -> None:
+        self._ring.write_records(step, records.view(np.uint8).data, len(records))
+        self._ring.publish(step)
+
+    def _await_samplers(self, step: int, records: RowRecords) -> bool:
+        """Until each lane of the step is done; False to give up on it."""
+        for lane in set(records["lane"].tolist()):
             while not self._sampled.wait_done(step, lane, self._spin_us, SAMPLER_WAIT_US):
                 self._context.read_orders()
-                if self._context.should_exit:
-                    return num_rows
-        self._context.line.add("sample_wait_ns", time.monotonic_ns() - started_ns)
-        results = np.frombuffer(self._sampled.raw(step, num_rows), dtype=SAMPLED_DTYPE)
-        self._batch.apply_arrays(results["token_id"], results["flags"])
-        return num_rows
+                if self._context.should_exit or self._is_lost(lane):
+                    return False
+        return True
+
+    def _is_lost(self, lane: int) -> bool:
+        """The lane's sampler is gone, and others can do its rows before it is replaced."""
+        self._spread_over_live_lanes()
+        return bool(self._live_lanes) and lane not in self._live_lanes
+
+    def _publish_again(self, step: int, records: RowRecords) -> int:
+        """Hand a step whose sampler died to the others, as the next step; returns its number.
+
+        Rows that were done before give the same token again: it is read back, not chosen anew.
+        """
+        again = step + 1
+        self._ring.begin(again)
+        old, new = (self._logits[number % self._ring.depth] for number in (step, again))
+        new[: len(records)] = old[: len(records)]
+        records["lane"] = np.resize(self._live_lanes, len(records))
+        logger.warning("step %d goes to samplers %s again as %d", step, self._live_lanes, again)
+        self._publish(again, records)
+        return again
 
     def _spread_over_live_lanes(self) -> None:
         """Deal rows over the samplers that the board shows ready.

@@ -359,8 +359,6 @@ class Session:
             self._outbox.append((peer, message))
 
     def _send_order(self, request: OpenRequest) -> None:
-        if request.finished is not None and request.detokenizer is not None:
-            return
         if not self._state_of(COSCHEDULER).is_connected:
             return
         request.is_sent = True
