@@ -78,6 +78,7 @@ def host_tree(config: Config, report: StartReport, owner: OwnerLine | None = Non
     prepared = prepare(config, report)
     instance = secrets.token_hex(instances.INSTANCE_DIGITS // 2)
     setproctitle.setproctitle(f"hybridgen:{instance}:{Role.SUPERVISOR.label}-0")
+    instances.running()  # sweeps what killed trees left
     for name in sweep_stale():
         logger.warning("removed the shared memory %s of a start that was killed", name)
     with _runtime_dir(config, instance) as runtime:

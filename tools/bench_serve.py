@@ -53,7 +53,7 @@ class Times:
 async def one_stream(client: AsyncClient, ids: list[int], times: Times) -> None:
     """One request; gaps are per token, a chunk of k tokens counts as k gaps."""
     asked_s = last_s = time.perf_counter()
-    async with await client.submit(ids, PARAMS) as stream:
+    async with client.submit(ids, PARAMS) as stream:
         async for chunk in stream:
             now_s = time.perf_counter()
             num_new = len(chunk.token_ids)
@@ -73,8 +73,9 @@ async def closed_loop(
 
     async def one_client(client: AsyncClient, number: int) -> None:
         for turn in range(num_rounds):
-            first = 300 + (number * 131 + turn * 17) % (vocab_size - 600)
-            await one_stream(client, [first + (i * 7) % 200 for i in range(64)], times)
+            first = number * 131 + turn * 17
+            ids = [260 + (first + i * 7) % (vocab_size - 300) for i in range(NUM_PROMPT_TOKENS)]
+            await one_stream(client, ids, times)
 
     async with AsyncClient(uri) as client:
         await one_stream(client, list(range(300, 364)), Times())  # warm-up
@@ -165,7 +166,7 @@ def bench_cpu() -> None:
             before = cpu_by_role(handle)
             kernel_before_ns = sampling_ns(handle)
             own_before_s = sum(psutil.Process().cpu_times()[:2])
-            times, _ = asyncio.run(closed_loop(handle.uri, num_streams, num_rounds, 1200))
+            times, _ = asyncio.run(closed_loop(handle.uri, num_streams, num_rounds, 512))
             own_s = sum(psutil.Process().cpu_times()[:2]) - own_before_s
             kernel_us = (sampling_ns(handle) - kernel_before_ns) / 1e3
             after = cpu_by_role(handle)

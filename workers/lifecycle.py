@@ -188,12 +188,13 @@ def _load_entry(entry: str) -> Callable[[WorkerSpec, ControlSocket], int]:
 
 
 def _report_failure(control: ControlSocket, error: HybridGenError) -> int:
+    """Tell the supervisor, which shows the cause; nobody else does."""
     text = traceback.format_exc()
-    logger.error("%s", error)
     logger.debug("%s", text)
     try:
         control.send(encode(WorkerFailed(ErrorInfo.of(error), text)))
     except PeerGone:
+        logger.error("%s", error)
         return EXIT_ORPHANED
     return error.exit_code
 
