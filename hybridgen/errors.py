@@ -326,4 +326,6 @@ def from_wire(code: str, message: str, fields: dict[str, FieldValue]) -> HybridG
     cls = BY_CODE.get(code)
     if cls is None:
         cls, fields = InternalError, {**fields, "unknown_code": code}
-    return cls(message, **fields)  # type: ignore[arg-type]  # value/limit/remedy ride in fields
+    error = cls(message)
+    error.fields = dict(fields)
+    return error

@@ -497,7 +497,7 @@ class Decoder:
         """
         try:
             return self._decoder.decode(frame)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, RecursionError) as error:
             raise MessageCorrupt(
                 f"a frame cannot be decoded: {error}",
                 value=f"{len(frame)} bytes",

@@ -85,7 +85,8 @@ class AsyncDealer:
         """
         frame = encode_bounded(message, self._max_frame_bytes)
         try:
-            await asyncio.wait_for(self._socket.send(frame), timeout_s)
+            async with asyncio.timeout(timeout_s):
+                await self._socket.send(frame)
         except TimeoutError:
             raise ChannelTimeout(
                 "the server takes no messages",

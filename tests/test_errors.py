@@ -94,7 +94,6 @@ def test_an_unknown_code_becomes_an_internal_error_that_keeps_it() -> None:
     assert error.fields == {"value": 1, "unknown_code": "from_the_future"}
 
 
-@pytest.mark.xfail(strict=True, reason="from_wire passes fields on as keyword arguments")
 @pytest.mark.parametrize("name", ["message", "self"])
 def test_no_field_name_off_the_wire_can_break_the_rebuilding(name: str) -> None:
     error = from_wire("queue_full", "full", {name: "x"})

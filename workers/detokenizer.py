@@ -6,11 +6,11 @@ close). All new text for one client goes out as one frame per wake-up.
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
+from hybridgen.clock import Clock, monotonic_s
 from hybridgen.config import Config
-from hybridgen.errors import HybridGenError, SlowReader
+from hybridgen.errors import HybridGenError, MessageCorrupt, SlowReader
 from hybridgen.formats.inspect import inspect_model
 from hybridgen.ipc.channel import Dealer, Poller, Router, SendResult
 from hybridgen.ipc.control import ControlSocket
@@ -59,9 +59,10 @@ def run(spec: WorkerSpec, control: ControlSocket) -> int:
 class Detokenizer:
     """Owns the text of the slots it was given."""
 
-    def __init__(self, context: WorkerContext) -> None:
+    def __init__(self, context: WorkerContext, clock: Clock = monotonic_s) -> None:
         spec = context.spec
         self._context = context
+        self._clock = clock
         self._config: Config = spec.config
         info = inspect_model(spec.model_path, spec.config)
         self._vocabulary = build_vocabulary(info.tokenizer)
@@ -74,14 +75,16 @@ class Detokenizer:
         self._coscheduler = Dealer(
             endpoints.workers, context.name.encode(), Decoder(DetokenizerOrder)
         )
-        self._clients = Router([endpoints.text(spec.index)], Decoder(TextOrder))
+        self._clients = Router(
+            [endpoints.text(spec.index)], Decoder(TextOrder), on_corrupt=self._count_corrupt
+        )
         self._doorbell = Doorbell(spec.doorbell_fds[context.name])
         self._poller = Poller()
         for source in (self._doorbell, self._clients, self._coscheduler, context.control):
             self._poller.add(source)
-        self._open: dict[int, Delivery] = {}  # by slot: not reported yet
-        self._by_request: dict[bytes, Delivery] = {}  # also reported ones, until the slot goes on
-        self._by_slot: dict[int, Delivery] = {}
+        self._open: dict[int, Delivery] = {}  # by slot: not reported, or wanted after that
+        self._by_slot: dict[int, Delivery] = {}  # also the others, until the slot goes on
+        self._by_request: dict[tuple[bytes, bytes], Delivery] = {}  # those, by client and request
         self._has_blocked = False
 
     def introduce(self, answers: int = 0) -> None:
@@ -93,7 +96,11 @@ class Detokenizer:
                 index=spec.index,
                 incarnation=spec.incarnation,
                 answers=answers,
-                open_slots=[SlotEvent(text.slot, text.epoch) for text in self._open.values()],
+                open_slots=[
+                    SlotEvent(text.slot, text.epoch)
+                    for text in self._open.values()
+                    if not text.is_reported
+                ],
             )
         )
 
@@ -106,8 +113,7 @@ class Detokenizer:
             self._handle_order(order)
         while (received := self._clients.receive()) is not None:
             self._subscribe(*received)
-        if self._open:
-            self._deliver()
+        self._deliver()
 
     def close(self) -> None:
         """Close the sockets."""
@@ -119,37 +125,40 @@ class Detokenizer:
             self.introduce(order.coscheduler_incarnation)
             return
         known = self._by_slot.get(order.slot)
-        is_same = known is not None and known.epoch == order.epoch
-        if isinstance(order, OpenText):
-            if not is_same:
+        if known is None or known.epoch != order.epoch:
+            if isinstance(order, OpenText):
                 self._open_text(order)
-            elif known is not None and known.is_reported:
-                self._coscheduler.send(known.report())  # asked again: the answer was lost
-        elif is_same and known is not None:
+        elif known.is_reported:
+            self._coscheduler.send(known.report())  # asked again: the answer was lost
+        elif isinstance(order, CloseText):
             known.close()
 
     def _open_text(self, order: OpenText) -> None:
         if self._views.slots.load(order.slot, SlotWord.EPOCH) != order.epoch:
             return  # the order is older than the slot's present occupant
-        text = Delivery(order.slot, order.epoch, self._views, self._vocabulary, time.monotonic())
+        text = Delivery(order.slot, order.epoch, self._views, self._vocabulary, self._clock())
         self._forget(order.slot)
         self._open[text.slot] = self._by_slot[text.slot] = text
-        self._by_request[text.request_id] = text
+        self._by_request[text.client_id, text.request_id] = text
 
     def _forget(self, slot: int) -> None:
         old = self._by_slot.pop(slot, None)
-        if old is not None:
-            self._open.pop(slot, None)
-            self._by_request.pop(old.request_id, None)
+        if old is None:
+            return
+        self._open.pop(slot, None)
+        key = old.client_id, old.request_id
+        if self._by_request.get(key) is old:
+            del self._by_request[key]
 
     def _subscribe(self, client_id: bytes, order: SubscribeText) -> None:
-        text = self._by_request.get(order.request_id)
-        if text is None or text.client_id != client_id or not self._is_current(text):
+        text = self._by_request.get((client_id, order.request_id))
+        if text is None or not self._is_current(text):
             self._clients.send(client_id, TextUnknown(order.request_id))
             return
-        text.subscribe(order.token_offset, order.char_offset, time.monotonic())
-        if text.is_reported:
-            self._send(client_id, [text], time.monotonic())
+        now_s = self._clock()
+        self._count(text.advance(now_s))
+        text.subscribe(order.token_offset, order.char_offset, now_s)
+        self._open[text.slot] = text
 
     def _is_current(self, text: Delivery) -> bool:
         slots = self._views.slots
@@ -159,11 +168,11 @@ class Detokenizer:
         )
 
     def _deliver(self) -> None:
-        now_s = time.monotonic()
+        now_s = self._clock()
         num_tokens = 0
         by_client: dict[bytes, list[Delivery]] = {}
         for text in self._open.values():
-            num_tokens += text.advance()
+            num_tokens += text.advance(now_s)
             if text.has_unsent and text.is_subscribed:
                 by_client.setdefault(text.client_id, []).append(text)
         self._has_blocked = False
@@ -171,9 +180,15 @@ class Detokenizer:
             self._send(client_id, texts, now_s)
         for text in list(self._open.values()):
             self._settle(text, now_s)
+        self._count(num_tokens)
+
+    def _count(self, num_tokens: int) -> None:
         if num_tokens:
             self._context.line.tick()
             self._context.line.add("tokens", num_tokens)
+
+    def _count_corrupt(self, _client_id: bytes, _frame: bytes, _error: MessageCorrupt) -> None:
+        self._context.line.add("corrupt_frames", 1)
 
     def _send(self, client_id: bytes, texts: list[Delivery], now_s: float) -> None:
         pairs: list[tuple[Delivery, TextDelta]] = []
@@ -181,9 +196,11 @@ class Detokenizer:
             try:
                 delta = text.pending_delta()
             except HybridGenError as error:
-                self._lose_reader(text, error)
+                self._lose_reader(text, error, now_s)
                 continue
-            if delta is not None:
+            if text.is_reported and not self._is_current(text):
+                self._forget(text.slot)  # what was just read may be another request's
+            elif delta is not None:
                 pairs.append((text, delta))
         if not pairs:
             return
@@ -201,28 +218,29 @@ class Detokenizer:
                 text.is_subscribed = False  # it will subscribe again when it is back
 
     def _settle(self, text: Delivery, now_s: float) -> None:
-        if text.is_delivered or (text.is_closed and text.is_finished):
-            # A closed text does not wait for its reader: who still wants it subscribes again.
-            del self._open[text.slot]
+        if not text.is_reported and (text.is_delivered or (text.is_closed and text.is_finished)):
             self._coscheduler.send(text.report())
-        elif now_s - text.idle_since_s > self._config.scheduler.slow_reader_timeout_s and (
-            text.has_unsent or text.is_finished
-        ):
-            limit_s = self._config.scheduler.slow_reader_timeout_s
-            self._lose_reader(
-                text,
-                SlowReader(
-                    "the client did not take its text",
-                    value=f"{now_s - text.idle_since_s:.1f} s",
-                    limit=f"{limit_s} s",
-                    remedy="Read the stream, or raise --slow-reader-timeout-s",
-                ),
+        limit_s = self._config.scheduler.slow_reader_timeout_s
+        waiting_s = now_s - text.idle_since_s
+        is_slow = text.has_unsent and waiting_s > limit_s
+        if text.is_reported:
+            # A reader who is there gets the rest; one who is not subscribes again.
+            if is_slow or not (text.has_unsent and text.is_subscribed):
+                self._open.pop(text.slot, None)
+        elif is_slow:
+            error = SlowReader(
+                "the client did not take its text",
+                value=f"{waiting_s:.1f} s",
+                limit=f"{limit_s} s",
+                remedy="Read the stream, or raise --slow-reader-timeout-s",
             )
+            self._lose_reader(text, error, now_s)
 
-    def _lose_reader(self, text: Delivery, error: HybridGenError) -> None:
-        text.close()
-        text.advance()
-        text.is_reported = True
+    def _lose_reader(self, text: Delivery, error: HybridGenError, now_s: float) -> None:
         self._open.pop(text.slot, None)
+        if text.is_reported:
+            return
+        text.close()
+        text.advance(now_s)
         self._coscheduler.send(ReaderLost(text.slot, text.epoch, ErrorInfo.of(error)))
         self._coscheduler.send(text.report())

@@ -151,6 +151,8 @@ def main(argv: list[str]) -> int:
         spec = _receive_spec(control)
     except PeerGone:
         return EXIT_ORPHANED
+    except HybridGenError as error:
+        return _report_failure(control, error)
     _tie_to_parent(spec.supervisor_pid)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     name = f"{spec.role}-{spec.index}"

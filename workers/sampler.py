@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 
+from hybridgen.errors import InternalError
 from hybridgen.ipc.control import ControlSocket
 from hybridgen.ipc.doorbell import Doorbell
 from hybridgen.ipc.header import Memory
@@ -51,9 +52,11 @@ class Sampler:
         self._logits_buf, self._sampled_buf = logits, sampled
         self._ring = LogitRing(logits)
         self._sampled = SampledRing(sampled)
-        # Behind the oldest step that can still be in the ring: a predecessor may have left any.
+        # The gpu process is already writing the step after the latest over the oldest.
+        self._max_open = self._ring.depth - 1
+        # Behind the oldest step that can still be open: a predecessor may have left any.
         latest = self._ring.latest
-        self._seen = 0 if latest == POISON else max(0, latest - self._ring.depth)
+        self._seen = 0 if latest == POISON else max(0, latest - self._max_open)
 
     def turn(self, timeout_s: float) -> None:
         """Wait for the next step and do this lane's rows of it."""
@@ -66,22 +69,27 @@ class Sampler:
         if latest == self._seen:
             self._context.read_orders()
             return
-        for step in range(max(self._seen, latest - self._ring.depth) + 1, latest + 1):
+        for step in range(max(self._seen, latest - self._max_open) + 1, latest + 1):
             if self._sampled.done(step, self._lane) < step:
                 self._sample(step)
         self._seen = latest
 
     def _sample(self, step: int) -> None:
         started_ns = time.monotonic_ns()
-        num_rows, num_tokens, detokenizers, num_stale, num_invalid = _native.sample_step(
-            self._logits_buf,
-            self._sampled_buf,
-            self._slots,
-            self._tokens,
-            self._logprobs,
-            step,
-            self._lane,
-        )
+        try:
+            num_rows, num_tokens, detokenizers, num_stale, num_invalid = _native.sample_step(
+                self._logits_buf,
+                self._sampled_buf,
+                self._slots,
+                self._tokens,
+                self._logprobs,
+                step,
+                self._lane,
+            )
+        except ValueError as error:
+            if self._ring.is_ready(step):
+                raise InternalError(f"step {step} cannot be sampled: {error}") from error
+            return  # its place is being reused, so nobody waits for this lane's rows of it
         if num_rows == 0:
             return
         while detokenizers:

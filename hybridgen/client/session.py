@@ -175,10 +175,10 @@ class Session:
         now_s = self._clock()
         self._state_of(peer).is_connected = True
         if peer == COSCHEDULER:
-            for request in ():
+            for request in self._requests.values():
                 self._send_order(request)
         elif peer.kind == "text":
-            for request in ():
+            for request in self._requests.values():
                 if request.detokenizer == peer.number:
                     self._subscribe(request, now_s)
         self._ask_due(peer, now_s, is_new_connection=True)

@@ -37,7 +37,7 @@ class Delivery:
         is_subscribed: the client has told its offsets and is believed to be connected.
         is_closed: ended from outside; it flushes what it has.
         is_reported: ``TextFinished`` was sent; kept for a client that asks again.
-        idle_since_s: when the client last took something (or when the text was opened).
+        idle_since_s: since when released text waits for the client; the present while none does.
     """
 
     def __init__(
@@ -83,19 +83,23 @@ class Delivery:
     @property
     def has_unsent(self) -> bool:
         """Something is released that the client's socket has not taken."""
-        return self._sent_tokens < self._released_tokens
+        return (
+            self._sent_tokens < self._released_tokens or self._sent_chars < self._stream.num_chars
+        )
 
     @property
     def is_delivered(self) -> bool:
         """The client's socket has taken everything."""
         return self._is_flushed and not self.has_unsent
 
-    def advance(self) -> int:
+    def advance(self, now_s: float) -> int:
         """Take the tokens generated since the last call; returns how many.
 
         The finish word is read before ``generated``: it carries the final count, so a reader that
         sees it knows exactly which tokens to wait for.
         """
+        if not self.has_unsent:
+            self.idle_since_s = now_s  # a client that has everything keeps nobody waiting
         if self._is_flushed:
             return 0
         slots, slot = self._views.slots, self.slot
@@ -133,13 +137,16 @@ class Delivery:
         self.is_closed = True
 
     def subscribe(self, token_offset: int, char_offset: int, now_s: float) -> None:
-        """The client holds this much of the text; send the rest."""
+        """The client holds this much of the text; send the rest.
+
+        Call after ``advance``: a rebuilt text has to reach the point that the client knows of.
+        """
         self.is_subscribed = True
         self.idle_since_s = now_s
         whole = "".join(self._text)
         self._text = [whole]
-        self._sent_tokens = min(token_offset, self._released_tokens)
-        self._sent_chars = min(char_offset, len(whole))
+        self._sent_tokens = min(max(0, token_offset), self._released_tokens)
+        self._sent_chars = min(max(0, char_offset), len(whole))
         self._unsent = [whole[self._sent_chars :]]
 
     def pending_delta(self) -> TextDelta | None:

@@ -26,7 +26,7 @@ GOLDEN = golden_of(TextPrompt("tree"))
 QUICK = ClientLimits(answer_timeout_s=0.3, resend_s=0.1, close_timeout_s=0.1)
 
 
-@pytest.fixture(scope="module", autouse=True)
+@pytest.fixture(scope="session", autouse=True)
 def _uvloop_pipe() -> None:
     """libuv opens a pipe for signals once per process and keeps it: no leak of a test."""
     uvloop.run(asyncio.sleep(0))
