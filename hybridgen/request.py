@@ -19,6 +19,9 @@ MAX_LOGPROBS = 20
 MAX_TEMPERATURE = 100.0
 MAX_LOGIT_BIAS_VALUE = 100.0
 MAX_SEED = 2**64 - 1
+#: Length of a request id and of a client's identity.
+ID_BYTES = 16
+MAX_TIMEOUT_S = 86_400.0
 
 
 class FinishReason(enum.IntEnum):
@@ -151,6 +154,23 @@ def _check_token_id(param: str, token_id: int, vocab_size: int | None) -> None:
             limit=f"[0, {limit})",
             remedy="Use ids of this model's tokenizer",
         )
+
+
+def check_timeout(timeout_s: float | None) -> None:
+    """Refuse a deadline that is none; ``None`` leaves it to the server.
+
+    Raises:
+        InvalidRequest: not a number of seconds above 0 and up to a day.
+    """
+    if timeout_s is None or (math.isfinite(timeout_s) and 0.0 < timeout_s <= MAX_TIMEOUT_S):
+        return
+    raise InvalidRequest(
+        "timeout_s is out of range",
+        param="timeout_s",
+        value=timeout_s if math.isfinite(timeout_s) else str(timeout_s),
+        limit=f"(0, {MAX_TIMEOUT_S:g}]",
+        remedy="Give the seconds that the request may take in all, or None for the server's limit",
+    )
 
 
 class ChatMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -15,6 +15,7 @@ than EMPTY has a whole identity. Counters start at zero with each incarnation.
 from __future__ import annotations
 
 import enum
+import os
 from dataclasses import dataclass
 
 from hybridgen.errors import InternalError
@@ -121,6 +122,11 @@ class BoardLine:
         self._offsets = {}
         _native.store(self._buf, self._base + _STATE, ProcessState.STARTING)
 
+    def claim(self, role: Role, index: int, incarnation: int) -> None:
+        """``begin`` for the calling process."""
+        pid = os.getpid()
+        self.begin(pid, _start_ticks(pid), role, index, incarnation)
+
     def set_state(self, state: ProcessState) -> None:
         """Say how far the process is."""
         _native.store(self._buf, self._base + _STATE, state)
@@ -222,3 +228,9 @@ class Board:
         if not 0 <= i < self.num_processes:
             raise InternalError("no such process", value=i, limit=self.num_processes)
         return RECORDS_OFFSET + i * LINE_BYTES
+
+
+def _start_ticks(pid: int) -> int:
+    """Start time of a process in clock ticks since boot: field 22 of /proc/pid/stat."""
+    with open(f"/proc/{pid}/stat", "rb") as stat:
+        return int(stat.read().rpartition(b")")[2].split()[19])

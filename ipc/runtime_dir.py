@@ -32,6 +32,9 @@ MAX_SOCKET_PATH_BYTES = 107
 _LONGEST_NAME = "text-9999.sock"
 _SOCKETS_LINK = "sockets"
 
+SUPERVISOR_IDENTITY = b"supervisor"
+"""By which the workers socket knows the supervisor; a worker's identity is its name."""
+
 
 class Endpoints:
     """Addresses of the sockets of one instance."""
@@ -88,7 +91,7 @@ class RuntimeDir:
             ConfigError: it is not a private directory of this user.
         """
         if path is None:
-            path = _base_dir() / f"hybridgen-{os.geteuid()}-{instance}"
+            path = instance_path(instance)
         path = Path(os.path.abspath(path))
         _make_private(path)
         lock = FileLock.acquire(path / "lock")
@@ -148,6 +151,16 @@ def parse_uri(uri: str) -> Path:
     return Path(path)
 
 
+def base_dir() -> Path:
+    """Where runtime directories are made by default."""
+    return Path(os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir())
+
+
+def instance_path(instance: str) -> Path:
+    """The default runtime directory of the tree called ``instance``."""
+    return base_dir() / f"hybridgen-{os.geteuid()}-{instance}"
+
+
 def socket_dir(path: Path) -> Path:
     """Where the sockets of the runtime directory ``path`` lie: there, or where its link points."""
     if _fits(path):
@@ -156,17 +169,12 @@ def socket_dir(path: Path) -> Path:
     if link.is_symlink():
         return Path(os.readlink(link))
     digest = hashlib.sha256(os.fsencode(path)).hexdigest()[:16]
-    name = f"hybridgen-{os.geteuid()}-{digest}"
-    base = _base_dir()
-    return base / name if _fits(base / name) else Path(tempfile.gettempdir()) / name
+    place = instance_path(digest)
+    return place if _fits(place) else Path(tempfile.gettempdir()) / place.name
 
 
 def _fits(directory: Path) -> bool:
     return len(os.fsencode(directory / _LONGEST_NAME)) <= MAX_SOCKET_PATH_BYTES
-
-
-def _base_dir() -> Path:
-    return Path(os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir())
 
 
 def _prepare_socket_dir(path: Path) -> Path:

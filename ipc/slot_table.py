@@ -27,14 +27,13 @@ from typing import NamedTuple
 from hybridgen.errors import InternalError
 from hybridgen.ipc import _native, header
 from hybridgen.ipc.header import RECORDS_OFFSET, Memory, SegmentKind
-from hybridgen.request import FinishReason
+from hybridgen.request import ID_BYTES, FinishReason
 
 SLOT_BYTES = 8192
 PARAMETERS_OFFSET = 256
 PARAMETERS_BYTES = 5536
 _CLIENT_ID_OFFSET = 64
 _REQUEST_ID_OFFSET = 80
-_ID_BYTES = 16
 _SAMPLER_LINE = 128
 _WORKER_LINES_BYTES = 128
 
@@ -157,10 +156,10 @@ class SlotTable:
             InternalError: an id that is not 16 bytes long.
         """
         for name in (client_id, request_id):
-            if len(name) != _ID_BYTES:
-                raise InternalError("an id has another length", value=len(name), limit=_ID_BYTES)
+            if len(name) != ID_BYTES:
+                raise InternalError("an id has another length", value=len(name), limit=ID_BYTES)
         start = self._base(slot) + _CLIENT_ID_OFFSET
-        self._view[start : start + 2 * _ID_BYTES] = client_id + request_id
+        self._view[start : start + 2 * ID_BYTES] = client_id + request_id
 
     def parameters(self, slot: int) -> memoryview:
         """The bytes of ``struct hg_sampling``, for sampling/parameters.py to pack and unpack."""
@@ -183,4 +182,4 @@ class SlotTable:
 
     def _bytes(self, slot: int, offset: int) -> bytes:
         start = self._base(slot) + offset
-        return bytes(self._view[start : start + _ID_BYTES])
+        return bytes(self._view[start : start + ID_BYTES])

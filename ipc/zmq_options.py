@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 import zmq
 
 from hybridgen.errors import ConfigError
+from hybridgen.ipc.runtime_dir import MAX_SOCKET_PATH_BYTES
 
 MAX_CLIENT_FRAME_BYTES = 33 * 1024 * 1024
 """A 32 MiB prompt and its envelope."""
 HIGH_WATER = 1000
 """Messages queued per peer and direction before sending blocks."""
-_MAX_IPC_PATH_BYTES = 107
 _RECONNECT_MS = 10
 _MAX_RECONNECT_MS = 200
 
@@ -53,11 +53,11 @@ def check_endpoint(endpoint: str, curve: CurveKeys | None) -> None:
     scheme, _, address = endpoint.partition("://")
     if scheme == "ipc":
         num_bytes = len(os.fsencode(address))
-        if not 0 < num_bytes <= _MAX_IPC_PATH_BYTES:
+        if not 0 < num_bytes <= MAX_SOCKET_PATH_BYTES:
             raise ConfigError(
                 f"a socket path has an unusable length: {address}",
                 value=f"{num_bytes} bytes",
-                limit=_MAX_IPC_PATH_BYTES,
+                limit=MAX_SOCKET_PATH_BYTES,
                 remedy="Choose a shorter --runtime-dir",
             )
     elif scheme == "tcp":

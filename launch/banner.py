@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TextIO
 
-import hybridgen
 from hybridgen.launch.placement import Placement, format_cpus
 from hybridgen.launch.plan import TreePlan
 from hybridgen.launch.preflight import SHM_DIR, format_bytes, free_shared_memory
 from hybridgen.messages import ProcessList
+from hybridgen.version import __version__
 
 PHASES = ("model", "plan", "memory", "processes", "ready")
 #: Progress of a load is printed in steps of this, a line each.
@@ -59,7 +59,7 @@ class StartReport:
 
 def banner_lines(plan: TreePlan, placement: Placement, tree: ProcessList, uri: str) -> list[str]:
     """The banner: version, model, context, device, memory plan, process tree, address."""
-    lines = [f"HybridGen {hybridgen.__version__}, instance {tree.instance}"]
+    lines = [f"HybridGen {__version__}, instance {tree.instance}"]
     lines += plan_lines(plan, placement)
     lines.append(_line("processes", f"{'name':<16} {'pid':>8} {'memory':>10}  CPUs"))
     for process in tree.processes:

@@ -6,9 +6,9 @@ from collections import deque
 
 from hybridgen.clock import Clock
 from hybridgen.ipc.channel import Dealer
+from hybridgen.ipc.runtime_dir import SUPERVISOR_IDENTITY
 from hybridgen.messages import Decoder, DrainTree, SupervisorFact, TreeDrained, WorkerDied
 
-IDENTITY = b"supervisor"
 #: A coscheduler that is being replaced takes no messages; they are offered again after this.
 RETRY_S = 0.05
 #: Older reports than this many are worth nothing to a coscheduler that was away so long.
@@ -24,7 +24,7 @@ class CoschedulerLink:
     """
 
     def __init__(self, endpoint: str, clock: Clock) -> None:
-        self.socket = Dealer(endpoint, IDENTITY, Decoder(SupervisorFact))
+        self.socket = Dealer(endpoint, SUPERVISOR_IDENTITY, Decoder(SupervisorFact))
         self._clock = clock
         self._waiting: deque[WorkerDied | DrainTree] = deque(maxlen=MAX_WAITING)
         self.retry_at_s: float | None = None

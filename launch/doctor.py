@@ -14,10 +14,11 @@ from collections.abc import Callable
 import msgspec
 import psutil
 
-import hybridgen
 from hybridgen.errors import ConfigError
 from hybridgen.formats.locate import locate
-from hybridgen.launch import instances, placement, preflight
+from hybridgen.ipc.runtime_dir import base_dir
+from hybridgen.launch import placement, preflight
+from hybridgen.version import __version__
 
 NATIVE_MODULES = ("hybridgen.ipc._native", "hybridgen.sampling._native", "hybridgen.models._native")
 PACKAGES = ("torch", "numpy", "pyzmq", "posix_ipc", "msgspec", "typer", "tokenizers", "gguf")
@@ -64,7 +65,7 @@ def examine() -> list[Finding]:
 
 def versions() -> dict[str, str]:
     """Versions by name, without importing the heavy ones; ``missing`` where one is not there."""
-    found = {"hybridgen": hybridgen.__version__, "python": platform.python_version()}
+    found = {"hybridgen": __version__, "python": platform.python_version()}
     for package in PACKAGES:
         try:
             found[package] = importlib.metadata.version(package)
@@ -149,7 +150,7 @@ def _memory() -> Finding:
 
 
 def _runtime_dir() -> Finding:
-    base = instances.base_dir()
+    base = base_dir()
     return _judge(
         "runtime directory",
         str(base),

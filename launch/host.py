@@ -186,10 +186,8 @@ class TreeHost:
 
 
 def _claim_line(segments: TreeSegments) -> None:
-    with open("/proc/self/stat", "rb") as stat:
-        start_ticks = int(stat.read().rpartition(b")")[2].split()[19])
     line = segments.board.line(0)
-    line.begin(os.getpid(), start_ticks, Role.SUPERVISOR, 0, 1)
+    line.claim(Role.SUPERVISOR, 0, 1)
     line.set_state(ProcessState.READY)
 
 

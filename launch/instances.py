@@ -8,38 +8,27 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
 import time
 from pathlib import Path
 
 from hybridgen.errors import ConfigError, PeerGone
-from hybridgen.ipc.runtime_dir import RuntimeDir, parse_uri
+from hybridgen.ipc.runtime_dir import RuntimeDir, base_dir, instance_path, parse_uri
 
 INSTANCE_DIGITS = 8
 #: Younger entries without a holder may belong to a start.
 SWEEP_AGE_S = 10.0
 
 
-def base_dir() -> Path:
-    """Where runtime directories are made by default."""
-    return Path(os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir())
-
-
-def entry_path(instance: str) -> Path:
-    """Directory, or link to it, of the tree called ``instance``."""
-    return base_dir() / f"hybridgen-{os.geteuid()}-{instance}"
-
-
 def register(runtime: RuntimeDir, instance: str) -> None:
     """Make a tree with a runtime directory of its own choice findable."""
-    entry = entry_path(instance)
+    entry = instance_path(instance)
     if entry != runtime.path:
         entry.symlink_to(runtime.path)
 
 
 def unregister(instance: str) -> None:
     """Remove the link of a tree that ends; its directory is its own matter."""
-    entry = entry_path(instance)
+    entry = instance_path(instance)
     if entry.is_symlink():
         entry.unlink()
 
@@ -47,9 +36,8 @@ def unregister(instance: str) -> None:
 def running() -> list[Path]:
     """Runtime directories of all trees of this user, after stale entries were removed."""
     found: list[Path] = []
-    for entry in sorted(
-        base_dir().glob(f"hybridgen-{os.geteuid()}-{'[0-9a-f]' * INSTANCE_DIGITS}")
-    ):
+    any_instance = instance_path("[0-9a-f]" * INSTANCE_DIGITS).name
+    for entry in sorted(base_dir().glob(any_instance)):
         if is_alive(entry):
             found.append(entry.resolve())
         elif not _is_old(entry):

@@ -22,7 +22,7 @@ class SignalQueue:
         self._old_handlers[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         return self
 
-    def __exit__(self, *_exc: object) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         for signum, handler in self._old_handlers.items():
             signal.signal(signum, handler)
         signal.set_wakeup_fd(self._old_fd)

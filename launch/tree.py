@@ -11,7 +11,6 @@ import signal
 import socket
 import subprocess
 import sys
-from types import TracebackType
 
 import msgspec
 
@@ -74,12 +73,7 @@ class TreeHandle:
     def __enter__(self) -> TreeHandle:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         self.stop()
 
 

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-import configparser
+import importlib.metadata
 import subprocess
 import sys
 from pathlib import Path
@@ -45,9 +45,7 @@ def test_another_name_is_an_attribute_error(package: object) -> None:
 
 
 def test_the_version_is_the_one_of_the_distribution() -> None:
-    metadata = configparser.ConfigParser()
-    metadata.read(ROOT / "setup.cfg")
-    assert metadata["metadata"]["version"] == hybridgen.__version__
+    assert importlib.metadata.version("hybridgen") == hybridgen.__version__
 
 
 def test_importing_the_package_loads_nothing_of_it() -> None:

@@ -19,6 +19,7 @@ from hybridgen.request import (
     SamplingParams,
     TextPrompt,
     as_prompt,
+    check_timeout,
 )
 
 BIG = 10**6
@@ -186,3 +187,14 @@ def test_sampling_parameters_are_frozen_and_refuse_unknown_fields() -> None:
         SamplingParams(best_of=2)  # type: ignore[call-arg]
     with pytest.raises(msgspec.ValidationError, match="best_of"):
         msgspec.convert({"best_of": 2}, SamplingParams)
+
+
+@pytest.mark.parametrize("timeout_s", [0.0, -1.0, math.nan, math.inf, 1e9])
+def test_a_deadline_that_is_none_is_refused(timeout_s: float) -> None:
+    with pytest.raises(InvalidRequest, match="timeout_s"):
+        check_timeout(timeout_s)
+
+
+def test_a_deadline_may_be_left_out() -> None:
+    check_timeout(None)
+    check_timeout(0.5)

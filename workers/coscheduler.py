@@ -20,9 +20,10 @@ from hybridgen.formats.inspect import inspect_model
 from hybridgen.ipc.board import Board
 from hybridgen.ipc.channel import Poller, Router, SendResult
 from hybridgen.ipc.control import ControlSocket
-from hybridgen.ipc.runtime_dir import Endpoints
+from hybridgen.ipc.runtime_dir import SUPERVISOR_IDENTITY, Endpoints
 from hybridgen.ipc.slot_table import SlotTable
 from hybridgen.messages import ClientOrder, Decoder, WorkerFact, WorkerSpec
+from hybridgen.request import ID_BYTES
 from hybridgen.scheduler.coscheduler import Coscheduler
 from hybridgen.scheduler.outbox import Addressed, ToClient, ToWorker
 from hybridgen.scheduler.tree_shape import TreeShape
@@ -33,8 +34,6 @@ logger = logging.getLogger(__name__)
 #: Which socket, and whom on it.
 Addressee = tuple[str, bytes]
 
-SUPERVISOR_IDENTITY = b"supervisor"
-REQUEST_ID_BYTES = 16
 #: A full socket is tried again after this long.
 RETRY_WAIT_S = 0.01
 
@@ -162,7 +161,7 @@ def _request_id_of(frame: bytes) -> bytes | None:
     except (msgspec.DecodeError, RecursionError):
         return None
     request_id = fields.get("request_id") if isinstance(fields, dict) else None
-    is_whole = isinstance(request_id, bytes) and len(request_id) == REQUEST_ID_BYTES
+    is_whole = isinstance(request_id, bytes) and len(request_id) == ID_BYTES
     return request_id if is_whole else None
 
 

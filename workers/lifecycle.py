@@ -134,10 +134,7 @@ class WorkerContext:
 
     def _claim_line(self) -> BoardLine:
         line = Board(self.segment("board").buf).line(self.spec.board_index)
-        pid = os.getpid()
-        line.begin(
-            pid, start_ticks(pid), Role.of(self.spec.role), self.spec.index, self.spec.incarnation
-        )
+        line.claim(Role.of(self.spec.role), self.spec.index, self.spec.incarnation)
         return line
 
     def _note_drain(self, _signum: int, _frame: FrameType | None) -> None:
@@ -220,12 +217,6 @@ def _exit_with_parent(parent_pidfd: int) -> None:
 
 def _exit_orphaned() -> NoReturn:
     os._exit(EXIT_ORPHANED)
-
-
-def start_ticks(pid: int) -> int:
-    """Start time of a process in clock ticks since boot: field 22 of /proc/pid/stat."""
-    with open(f"/proc/{pid}/stat", "rb") as stat:
-        return int(stat.read().rpartition(b")")[2].split()[19])
 
 
 def resident_bytes() -> int:

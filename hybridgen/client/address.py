@@ -9,6 +9,7 @@ from typing import Any
 from hybridgen.client.peer import ADMIN, Peer
 from hybridgen.ipc.runtime_dir import URI_SCHEME, Endpoints, RuntimeDir, parse_uri
 from hybridgen.messages import AdminReply, ClientReply, Decoder, TextReply
+from hybridgen.request import ID_BYTES
 
 _DECODERS: dict[str, Any] = {
     "coscheduler": Decoder(ClientReply),
@@ -33,7 +34,7 @@ class Address:
         path = parse_uri(text) if text.startswith(URI_SCHEME) else Path(text)
         self._endpoints: Endpoints = RuntimeDir.open(path).endpoints
         # ROUTER sockets keep identities that begin with a zero byte for themselves.
-        self.identity = b"c" + os.urandom(15)
+        self.identity = b"c" + os.urandom(ID_BYTES - 1)
 
     def endpoint(self, peer: Peer) -> str:
         """The ZeroMQ endpoint of ``peer``."""

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 from functools import partial
-from types import TracebackType
 
 from hybridgen.client.address import Address
 from hybridgen.client.async_pump import AsyncPump
 from hybridgen.client.async_stream import AsyncStream
-from hybridgen.client.limits import ClientLimits
-from hybridgen.client.order import check_timeout, checked_params, checked_prompt
+from hybridgen.client.limits import ADMIN_TIMEOUT_S, ClientLimits
+from hybridgen.client.order import checked_params, checked_prompt
 from hybridgen.client.peer import ADMIN, COSCHEDULER
 from hybridgen.errors import PeerGone
 from hybridgen.messages import (
@@ -22,9 +21,7 @@ from hybridgen.messages import (
     StopTree,
     TokenizePrompt,
 )
-from hybridgen.request import PromptLike, RequestOutput, SamplingParams
-
-_ADMIN_TIMEOUT_S = 5.0
+from hybridgen.request import PromptLike, RequestOutput, SamplingParams, check_timeout
 
 
 class AsyncClient:
@@ -122,13 +119,13 @@ class AsyncClient:
         report: HealthReport = await self._pump().ask(COSCHEDULER, QueryHealth, timeout_s)
         return report
 
-    async def ps(self, *, timeout_s: float | None = _ADMIN_TIMEOUT_S) -> ProcessList:
+    async def ps(self, *, timeout_s: float | None = ADMIN_TIMEOUT_S) -> ProcessList:
         """The process tree as its supervisor sees it."""
         processes: ProcessList = await self._pump().ask(ADMIN, ListProcesses, timeout_s)
         return processes
 
     async def stop(
-        self, drain_timeout_s: float | None = None, *, timeout_s: float | None = _ADMIN_TIMEOUT_S
+        self, drain_timeout_s: float | None = None, *, timeout_s: float | None = ADMIN_TIMEOUT_S
     ) -> None:
         """Ask the tree to drain and exit; returns once the supervisor has agreed.
 
@@ -148,12 +145,7 @@ class AsyncClient:
         self._pump()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *exc_info: object) -> None:
         await self.close()
 
     def _pump(self) -> AsyncPump:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 from functools import partial
 from queue import SimpleQueue
-from types import TracebackType
 
 from hybridgen.client.address import Address
-from hybridgen.client.limits import ClientLimits
-from hybridgen.client.order import check_timeout, checked_params, checked_prompt
+from hybridgen.client.limits import ADMIN_TIMEOUT_S, ClientLimits
+from hybridgen.client.order import checked_params, checked_prompt
 from hybridgen.client.peer import ADMIN, COSCHEDULER
 from hybridgen.client.pump import Pump
 from hybridgen.client.sink import Completion, Sink
@@ -23,9 +22,13 @@ from hybridgen.messages import (
     StopTree,
     TokenizePrompt,
 )
-from hybridgen.request import PromptLike, RequestOutput, SamplingParams, as_prompt
-
-_ADMIN_TIMEOUT_S = 5.0
+from hybridgen.request import (
+    PromptLike,
+    RequestOutput,
+    SamplingParams,
+    as_prompt,
+    check_timeout,
+)
 
 
 class Client:
@@ -151,13 +154,13 @@ class Client:
         report: HealthReport = self._pump.ask(COSCHEDULER, QueryHealth, timeout_s)
         return report
 
-    def ps(self, *, timeout_s: float | None = _ADMIN_TIMEOUT_S) -> ProcessList:
+    def ps(self, *, timeout_s: float | None = ADMIN_TIMEOUT_S) -> ProcessList:
         """The process tree as its supervisor sees it."""
         processes: ProcessList = self._pump.ask(ADMIN, ListProcesses, timeout_s)
         return processes
 
     def stop(
-        self, drain_timeout_s: float | None = None, *, timeout_s: float | None = _ADMIN_TIMEOUT_S
+        self, drain_timeout_s: float | None = None, *, timeout_s: float | None = ADMIN_TIMEOUT_S
     ) -> None:
         """Ask the tree to drain and exit; returns once the supervisor has agreed.
 
@@ -174,10 +177,5 @@ class Client:
     def __enter__(self) -> Client:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         self.close()

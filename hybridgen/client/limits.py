@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
+#: For the supervisor, who answers at once or not at all.
+ADMIN_TIMEOUT_S = 5.0
+
 
 class ClientLimits(msgspec.Struct, frozen=True, kw_only=True):
     """How long a client waits, and how often it asks again. All in seconds."""

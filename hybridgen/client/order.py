@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import math
-
 import msgspec
 
 from hybridgen.errors import InvalidRequest
 from hybridgen.messages import encode
 from hybridgen.request import Prompt, PromptLike, SamplingParams, as_prompt
 
-_PromptDecoder: msgspec.msgpack.Decoder[Prompt] = msgspec.msgpack.Decoder(Prompt)
-_BIGGEST_TIMEOUT_S = 86_400.0
+_prompt_decoder: msgspec.msgpack.Decoder[Prompt] = msgspec.msgpack.Decoder(Prompt)
 
 
 def checked_prompt(prompt: PromptLike) -> Prompt:
@@ -23,7 +20,7 @@ def checked_prompt(prompt: PromptLike) -> Prompt:
     """
     wanted = as_prompt(prompt)
     try:
-        return _PromptDecoder.decode(encode(wanted))
+        return _prompt_decoder.decode(encode(wanted))
     except (UnicodeEncodeError, OverflowError, TypeError, msgspec.ValidationError) as error:
         raise InvalidRequest(
             f"the prompt cannot be sent: {error}",
@@ -49,21 +46,3 @@ def checked_params(params: SamplingParams | None) -> SamplingParams:
         ) from None
     wanted.validate()
     return wanted
-
-
-def check_timeout(timeout_s: float | None) -> None:
-    """Refuse a deadline that is none.
-
-    Raises:
-        InvalidRequest: not a number of seconds above 0.
-    """
-    if timeout_s is None:
-        return
-    if not math.isfinite(timeout_s) or not 0 < timeout_s <= _BIGGEST_TIMEOUT_S:
-        raise InvalidRequest(
-            "timeout_s is out of range",
-            param="timeout_s",
-            value=str(timeout_s),
-            limit=f"(0, {_BIGGEST_TIMEOUT_S:g}]",
-            remedy="Give seconds, or None for the server's own limit",
-        )

@@ -40,12 +40,12 @@ from hybridgen.messages import (
     TextDeltas,
     TextUnknown,
 )
-from hybridgen.request import Prompt, SamplingParams
+from hybridgen.request import ID_BYTES, Prompt, SamplingParams
 
 
 def draw_id() -> bytes:
-    """16 random bytes that name a request."""
-    return os.urandom(16)
+    """Random bytes that name a request."""
+    return os.urandom(ID_BYTES)
 
 
 class Session:

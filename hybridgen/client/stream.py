@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from queue import SimpleQueue
-from types import TracebackType
 
 from hybridgen.client.chunk import StreamChunk
 from hybridgen.client.collector import Collector
@@ -76,10 +75,5 @@ class Stream:
     def __enter__(self) -> Stream:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         self.close()

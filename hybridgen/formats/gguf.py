@@ -52,7 +52,6 @@ _NUMBERS = {
     11: "q",
     12: "d",
 }
-_U32 = struct.Struct("<I")
 _U64 = struct.Struct("<Q")
 
 
@@ -102,7 +101,7 @@ class GgufFile:
     def __enter__(self) -> GgufFile:
         return self
 
-    def __exit__(self, *exc: object) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         self.close()
 
 

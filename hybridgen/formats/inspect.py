@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
+
 from hybridgen.config import Config
 from hybridgen.errors import BadModelFile
 from hybridgen.formats.gguf import MAGIC
 from hybridgen.formats.gguf_model import inspect_gguf
 from hybridgen.formats.huggingface import inspect_folder
 from hybridgen.formats.hybridgen_file import SUFFIX, inspect_hybridgen
-from hybridgen.formats.locate import locate
+from hybridgen.formats.locate import DEMO_NAME, locate
 from hybridgen.formats.mock_model import mock_model
 from hybridgen.formats.model_file import ModelFile
 from hybridgen.formats.model_info import ModelInfo
@@ -31,7 +33,9 @@ def inspect_model(model: str, config: Config) -> ModelInfo:
     if path.is_dir():
         return inspect_folder(path)
     if _leading_bytes(path) == MAGIC or path.suffix == ".gguf":
-        return inspect_gguf(path)
+        info = inspect_gguf(path)
+        # The file's own name is that of a training run.
+        return msgspec.structs.replace(info, name=DEMO_NAME) if model == "demo" else info
     if path.suffix in (SUFFIX, ".safetensors"):
         return inspect_hybridgen(path)
     raise BadModelFile(

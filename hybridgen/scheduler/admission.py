@@ -8,13 +8,10 @@ from hybridgen.clock import Clock
 from hybridgen.config import SchedulerSection
 from hybridgen.errors import ContextLengthExceeded, InvalidRequest, QueueFull
 from hybridgen.messages import SubmitRequest
-from hybridgen.request import IdsPrompt, Prompt
+from hybridgen.request import ID_BYTES, IdsPrompt, Prompt, check_timeout
 from hybridgen.scheduler.finish_rate import FinishRate
 from hybridgen.scheduler.request_record import MAX_PRIORITY
 from hybridgen.scheduler.tree_shape import TreeShape
-
-ID_BYTES = 16
-MAX_TIMEOUT_S = 86_400.0
 
 
 class Admission:
@@ -145,12 +142,4 @@ class Admission:
                 limit=f"[-{MAX_PRIORITY}, {MAX_PRIORITY}]",
                 remedy="Give a higher number to what is more urgent; 0 is usual",
             )
-        timeout_s = order.timeout_s
-        if timeout_s is not None and not 0.0 < timeout_s <= MAX_TIMEOUT_S:
-            raise InvalidRequest(
-                "timeout_s is out of range",
-                param="timeout_s",
-                value=timeout_s if math.isfinite(timeout_s) else str(timeout_s),
-                limit=f"(0, {MAX_TIMEOUT_S:.0f}]",
-                remedy="Give the seconds that the request may take in all",
-            )
+        check_timeout(order.timeout_s)

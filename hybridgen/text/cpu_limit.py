@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
 
 from hybridgen.errors import InternalError
@@ -46,12 +46,7 @@ class CpuLimit:
         )
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         self._is_armed = False  # first of all: from here on a late signal does nothing
         signal.setitimer(signal.ITIMER_PROF, *self._previous_timer)
         signal.signal(signal.SIGPROF, self._previous_handler)

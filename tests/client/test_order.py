@@ -1,11 +1,10 @@
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import pytest
 
-from hybridgen.client.order import check_timeout, checked_params, checked_prompt
+from hybridgen.client.order import checked_params, checked_prompt
 from hybridgen.errors import InvalidRequest
 from hybridgen.request import ChatMessage, ChatPrompt, IdsPrompt, SamplingParams, TextPrompt
 
@@ -55,14 +54,3 @@ def test_parameters_are_checked_for_range_and_lists_become_tuples() -> None:
     loose = SamplingParams(stop=["a"], stop_token_ids=[1])  # type: ignore[arg-type]
     assert checked_params(loose) == SamplingParams(stop=("a",), stop_token_ids=(1,))
     assert checked_params(None) == SamplingParams()
-
-
-@pytest.mark.parametrize("timeout_s", [0.0, -1.0, math.nan, math.inf, 1e9])
-def test_a_deadline_that_is_none_is_refused(timeout_s: float) -> None:
-    with pytest.raises(InvalidRequest, match="timeout_s"):
-        check_timeout(timeout_s)
-
-
-def test_a_deadline_may_be_left_out() -> None:
-    check_timeout(None)
-    check_timeout(0.5)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from hybridgen.errors import ConfigError, PeerGone
-from hybridgen.ipc.runtime_dir import RuntimeDir
+from hybridgen.ipc.runtime_dir import RuntimeDir, instance_path
 from hybridgen.launch import instances
 
 
@@ -39,18 +39,18 @@ def make_old(path: Path) -> None:
 
 
 def test_a_directory_that_was_just_made_may_belong_to_a_start() -> None:
-    young = instances.entry_path("0000000f")
+    young = instance_path("0000000f")
     young.mkdir()
     assert instances.running() == []
     assert young.is_dir()
 
 
 def test_entries_of_dead_trees_are_swept(tmp_path: Path) -> None:
-    dead = instances.entry_path("0000000c")
+    dead = instance_path("0000000c")
     dead.mkdir()
     (dead / "lock").write_text("1\n")
     (dead / "admin.sock").touch()
-    dangling = instances.entry_path("0000000d")
+    dangling = instance_path("0000000d")
     dangling.symlink_to(tmp_path / "gone")
     make_old(dead)
     make_old(dangling)
@@ -62,14 +62,14 @@ def test_entries_of_dead_trees_are_swept(tmp_path: Path) -> None:
 def test_a_swept_link_leaves_its_target_alone(tmp_path: Path) -> None:
     target = tmp_path / "mine"
     target.mkdir()
-    instances.entry_path("0000000e").symlink_to(target)
-    make_old(instances.entry_path("0000000e"))
+    instance_path("0000000e").symlink_to(target)
+    make_old(instance_path("0000000e"))
     assert instances.running() == []
     assert target.is_dir()
 
 
 def test_other_entries_are_not_touched(tmp_path: Path) -> None:
-    other = tmp_path / instances.entry_path("0123456789abcdef").name
+    other = tmp_path / instance_path("0123456789abcdef").name
     other.mkdir()
     assert instances.running() == []
     assert other.is_dir()

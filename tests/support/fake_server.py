@@ -11,7 +11,6 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 from queue import SimpleQueue
-from types import TracebackType
 from typing import Any
 
 from hybridgen.errors import HybridGenError
@@ -127,12 +126,7 @@ class FakeServer:
     def __enter__(self) -> FakeServer:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         self._is_running = False
         self._doorbell.ring()
         self._thread.join()

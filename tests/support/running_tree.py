@@ -27,6 +27,10 @@ class RunningTree:
         """Process id of ``sampler-0`` and the like."""
         return next(p.pid for p in self.client.ps().processes if p.name == name)
 
+    def is_up(self, name: str) -> bool:
+        """The process is ready."""
+        return any(p.name == name and p.state == "ready" for p in self.client.ps().processes)
+
     def kill(self, name: str, signum: int = signal.SIGKILL) -> int:
         """Send ``signum`` to a process of the tree; its pid."""
         pid = self.pid_of(name)

@@ -9,7 +9,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Protocol
 
 from hybridgen.config import Config
 from hybridgen.formats.mock_model import EOS_ID, VOCAB_SIZE
@@ -49,6 +49,13 @@ NAMES = ["coscheduler-0", "gpu-0", "sampler-0", "sampler-1", "tokenizer-0", "det
 _decode_fact = Decoder(ChildFact)
 
 
+class Closable(Protocol):
+    """A socket, or a worker with sockets."""
+
+    def close(self) -> None:
+        """Give back what it holds."""
+
+
 class Workplace:
     """Use as a context manager; closes everything it handed out.
 
@@ -77,7 +84,7 @@ class Workplace:
         self.bells = {"detokenizer-0": Doorbell.create()}
         self.controls: dict[str, ControlSocket] = {}
         self._contexts: list[WorkerContext] = []
-        self._sockets: list[Router | Dealer] = []
+        self._adopted: list[Closable] = []
 
     def __enter__(self) -> Workplace:
         return self
@@ -88,8 +95,8 @@ class Workplace:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        for socket in self._sockets:
-            socket.close()
+        for thing in self._adopted:
+            thing.close()
         for context in self._contexts:
             context.control.close()
             for name in SEGMENT_KINDS:
@@ -101,6 +108,7 @@ class Workplace:
         for segment in self._segments.values():
             segment.close()
         self.runtime_dir.remove()
+        vars(self).clear()  # views keep mappings alive for as long as the runner keeps this
 
     # --- workers and their neighbours -----------------------------------------------------------
 
@@ -147,7 +155,7 @@ class Workplace:
     def open_coscheduler(self) -> FactSocket:
         """The socket that workers report to."""
         router = Router([self.endpoints.workers], Decoder(WorkerFact))
-        self._sockets.append(router)
+        self.adopt(router)
         return FactSocket(router)
 
     def reader(self, client_id: bytes, *, high_water: int = 1000) -> Dealer:
@@ -158,9 +166,9 @@ class Workplace:
         self.adopt(dealer)
         return dealer
 
-    def adopt(self, socket: Router | Dealer) -> None:
+    def adopt(self, thing: Closable) -> None:
         """Close it with everything else."""
-        self._sockets.append(socket)
+        self._adopted.append(thing)
 
     # --- shared memory, as the coscheduler and the supervisor would write it ---------------------
 
