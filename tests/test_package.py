@@ -54,4 +54,4 @@ def test_importing_the_package_loads_nothing_of_it() -> None:
     done = subprocess.run(
         [sys.executable, "-c", heavy + code], capture_output=True, text=True, check=True, cwd=ROOT
     )
-    assert done.stdout.strip() == "['hybridgen']"
+    assert done.stdout.strip() == "['hybridgen.version', 'hybridgen']"
