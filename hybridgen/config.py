@@ -13,7 +13,9 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-PositiveInt = Annotated[int, Meta(ge=1)]
+#: Longest context that is served, in tokens.
+MAX_MODEL_LEN = 32_768
+
 Count = Annotated[int, Meta(ge=0)]
 Seconds = Annotated[float, Meta(ge=0.0, le=86_400.0)]
 PoolSize = Annotated[int, Meta(ge=0, le=64)]
@@ -32,7 +34,7 @@ class ModelSection(Section, frozen=True):
     """Name that clients use; empty means the model's own."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Weights and KV cache; `auto` takes bfloat16."""
-    max_model_len: Annotated[int, Meta(ge=0, le=32_768)] = 0
+    max_model_len: Annotated[int, Meta(ge=0, le=MAX_MODEL_LEN)] = 0
     """Context length in tokens; 0 means the model's own, at most 32768."""
     chat_template: str = ""
     """File with a Jinja chat template that replaces the model's."""
@@ -115,7 +117,7 @@ class MockSection(Section, frozen=True):
 
     mock_step_us: Count = 0
     """Time of one decode step."""
-    mock_max_model_len: Annotated[int, Meta(ge=16, le=32_768)] = 2048
+    mock_max_model_len: Annotated[int, Meta(ge=16, le=MAX_MODEL_LEN)] = 2048
     """Context length of the mock model."""
     mock_eos_bias: float = 0.0
     """Added to the logit of end-of-text: raises or lowers how soon texts end."""

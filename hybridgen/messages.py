@@ -365,7 +365,6 @@ class WorkerSpec(Message, frozen=True, kw_only=True):
     worker_names: list[str]  # every process of the tree, board order
     board_index: int
     cpus: list[int] = []  # affinity to set; empty: leave as it is
-    num_kv_blocks: int = 0
 
 
 class LoadProgress(Message, frozen=True):

@@ -18,6 +18,7 @@ MAX_LOGIT_BIAS = 512
 MAX_LOGPROBS = 20
 MAX_TEMPERATURE = 100.0
 MAX_LOGIT_BIAS_VALUE = 100.0
+MAX_SHOWN_BITS = 256
 MAX_SEED = 2**64 - 1
 #: Length of a request id and of a client's identity.
 ID_BYTES = 16
@@ -115,8 +116,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     def _validate_stops(self, vocab_size: int | None) -> None:
         _check_range("stop (count)", len(self.stop), 0, MAX_STOP_STRINGS)
         for text in self.stop:
-            num_bytes = len(text.encode("utf-8", "surrogatepass"))
-            _check_range("stop (bytes of one string)", num_bytes, 1, MAX_STOP_BYTES)
+            _check_range("stop (bytes of one string)", _num_bytes(text), 1, MAX_STOP_BYTES)
         _check_range("stop_token_ids (count)", len(self.stop_token_ids), 0, MAX_STOP_TOKEN_IDS)
         for token_id in self.stop_token_ids:
             _check_token_id("stop_token_ids", token_id, vocab_size)
@@ -128,20 +128,40 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             _check_range("logit_bias (value)", bias, -MAX_LOGIT_BIAS_VALUE, MAX_LOGIT_BIAS_VALUE)
 
 
+def _num_bytes(stop: str) -> int:
+    try:
+        return len(stop.encode())
+    except UnicodeEncodeError:
+        raise InvalidRequest(
+            "a stop string holds a lone surrogate",
+            param="stop",
+            value=ascii(stop),
+            remedy="Pass valid text",
+        ) from None
+
+
 def _check_range(
     param: str, value: float, low: float, high: float, *, open_low: bool = False
 ) -> None:
-    inside = math.isfinite(value) and (low < value if open_low else low <= value) and value <= high
-    if inside:
+    # Written so that NaN fails; an integer too long for a float compares like any other.
+    if (low < value if open_low else low <= value) and value <= high:
         return
     bracket = "(" if open_low else "["
     raise InvalidRequest(
         f"{param} is out of range",
         param=param,
-        value=value if math.isfinite(value) else str(value),
+        value=_shown(value),
         limit=f"{bracket}{low}, {high}]",
         remedy=f"Give {param} a value inside the limit",
     )
+
+
+def _shown(value: float) -> float | str:
+    """As an error can carry and print it: neither NaN nor infinite, nor an endless integer."""
+    if isinstance(value, float):
+        return value if -math.inf < value < math.inf else str(value)
+    is_long = value.bit_length() > MAX_SHOWN_BITS
+    return f"an integer of {value.bit_length()} bits" if is_long else value
 
 
 def _check_token_id(param: str, token_id: int, vocab_size: int | None) -> None:
@@ -150,7 +170,7 @@ def _check_token_id(param: str, token_id: int, vocab_size: int | None) -> None:
         raise InvalidRequest(
             f"{param} names a token id outside the vocabulary",
             param=param,
-            value=token_id,
+            value=_shown(token_id),
             limit=f"[0, {limit})",
             remedy="Use ids of this model's tokenizer",
         )
@@ -162,12 +182,15 @@ def check_timeout(timeout_s: float | None) -> None:
     Raises:
         InvalidRequest: not a number of seconds above 0 and up to a day.
     """
-    if timeout_s is None or (math.isfinite(timeout_s) and 0.0 < timeout_s <= MAX_TIMEOUT_S):
+    if timeout_s is None:
+        return
+    is_number = isinstance(timeout_s, int | float) and not isinstance(timeout_s, bool)
+    if is_number and 0.0 < timeout_s <= MAX_TIMEOUT_S:
         return
     raise InvalidRequest(
         "timeout_s is out of range",
         param="timeout_s",
-        value=timeout_s if math.isfinite(timeout_s) else str(timeout_s),
+        value=_shown(timeout_s) if is_number else type(timeout_s).__name__,
         limit=f"(0, {MAX_TIMEOUT_S:g}]",
         remedy="Give the seconds that the request may take in all, or None for the server's limit",
     )
@@ -225,10 +248,11 @@ def as_prompt(prompt: PromptLike) -> Prompt:
                     param="messages",
                     remedy="Give each message a text 'role' and a text 'content'",
                 ) from None
+    is_something = not isinstance(prompt, Sequence) or len(prompt) > 0
     raise InvalidRequest(
         "a prompt must be a text, a list of token ids, or a list of messages",
         param="prompt",
-        value=type(prompt).__name__ if prompt else "an empty prompt",
+        value=type(prompt).__name__ if is_something else "an empty prompt",
         remedy="Pass str, list[int], or [{'role': …, 'content': …}, …]",
     )
 

@@ -80,7 +80,7 @@ class AsyncDealer:
         """Queue a message, waiting for room at most ``timeout_s``.
 
         Raises:
-            InvalidRequest: the message is larger than the peer accepts.
+            InvalidRequest: the message cannot be sent, see ``encode_bounded``.
             ChannelTimeout: the queue stayed full.
         """
         frame = encode_bounded(message, self._max_frame_bytes)

@@ -6,27 +6,10 @@
  */
 #include "ipc/atomics.h"
 
-#include <errno.h>
-#include <limits.h>
-#include <linux/futex.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-
-static uint32_t *low_half(uint64_t *word) {
-#if __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
-    return (uint32_t *)word + 1;
-#else
-    return (uint32_t *)word;
-#endif
-}
-
 int hg_futex_wait(uint64_t *word, uint64_t expected, int64_t timeout_ns) {
     struct timespec timeout = {timeout_ns / 1000000000, timeout_ns % 1000000000};
-    return (int)syscall(SYS_futex, low_half(word), FUTEX_WAIT, (uint32_t)expected, &timeout, NULL, 0);
-}
-
-int hg_futex_wake(uint64_t *word, int count) {
-    return (int)syscall(SYS_futex, low_half(word), FUTEX_WAKE, count, NULL, NULL, 0);
+    return (int)syscall(SYS_futex, hg_low_half(word), FUTEX_WAIT, (uint32_t)expected, &timeout,
+                        NULL, 0);
 }
 
 uint64_t hg_wait(uint64_t *word, uint64_t expected, int64_t spin_ns, int64_t timeout_ns) {

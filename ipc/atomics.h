@@ -1,4 +1,4 @@
-/* Words shared between processes: bounds-checked access for the functions of the module. */
+/* Waiting on words, and bounds-checked access to them for the functions of the module. */
 #ifndef HYBRIDGEN_ATOMICS_H
 #define HYBRIDGEN_ATOMICS_H
 
@@ -8,6 +8,8 @@
 #include <stdint.h>
 #include <time.h>
 
+#include "ipc/words.h"
+
 #if defined(__x86_64__) || defined(__i386__)
 #define HG_PAUSE() __builtin_ia32_pause()
 #elif defined(__aarch64__)
@@ -15,20 +17,6 @@
 #else
 #define HG_PAUSE() __asm__ __volatile__("")
 #endif
-
-/* Also orders every earlier read before this one, so that reading a word a second time proves
- * that nothing read in between was being overwritten.  Free on x86. */
-static inline uint64_t hg_load(const uint64_t *word) {
-    __atomic_thread_fence(__ATOMIC_ACQUIRE);
-    return __atomic_load_n(word, __ATOMIC_ACQUIRE);
-}
-
-/* Also orders this store before every later one, so that a word that takes a record back is seen
- * before the record changes.  Free on x86. */
-static inline void hg_store(uint64_t *word, uint64_t value) {
-    __atomic_store_n(word, value, __ATOMIC_RELEASE);
-    __atomic_thread_fence(__ATOMIC_RELEASE);
-}
 
 static inline int64_t hg_now_ns(void) {
     struct timespec now;
@@ -38,7 +26,6 @@ static inline int64_t hg_now_ns(void) {
 
 /* Sleeps until the word is woken, differs from `expected`, or timeout_ns passed. */
 int hg_futex_wait(uint64_t *word, uint64_t expected, int64_t timeout_ns);
-int hg_futex_wake(uint64_t *word, int count);
 
 /* Spins, then sleeps, until the word differs from `expected`; see wait() in _native.c. */
 uint64_t hg_wait(uint64_t *word, uint64_t expected, int64_t spin_ns, int64_t timeout_ns);

@@ -125,7 +125,7 @@ class BoardLine:
     def claim(self, role: Role, index: int, incarnation: int) -> None:
         """``begin`` for the calling process."""
         pid = os.getpid()
-        self.begin(pid, _start_ticks(pid), role, index, incarnation)
+        self.begin(pid, start_ticks(pid), role, index, incarnation)
 
     def set_state(self, state: ProcessState) -> None:
         """Say how far the process is."""
@@ -230,7 +230,7 @@ class Board:
         return RECORDS_OFFSET + i * LINE_BYTES
 
 
-def _start_ticks(pid: int) -> int:
+def start_ticks(pid: int) -> int:
     """Start time of a process in clock ticks since boot: field 22 of /proc/pid/stat."""
     with open(f"/proc/{pid}/stat", "rb") as stat:
         return int(stat.read().rpartition(b")")[2].split()[19])

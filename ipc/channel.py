@@ -202,7 +202,7 @@ class Dealer:
         While the peer is away messages wait here and go to whoever binds its address next.
 
         Raises:
-            InvalidRequest: the message is larger than the peer accepts.
+            InvalidRequest: the message cannot be sent, see ``encode_bounded``.
         """
         frame = encode_bounded(message, self._max_frame_bytes)
         try:
@@ -294,9 +294,16 @@ def encode_bounded(message: Message, max_frame_bytes: int) -> bytes:
     """The frame of a message.
 
     Raises:
-        InvalidRequest: it is larger than the peer accepts.
+        InvalidRequest: it is larger than the peer accepts, or holds something that cannot be sent,
+            such as half of a surrogate pair.
     """
-    frame = encode(message)
+    try:
+        frame = encode(message)
+    except (UnicodeEncodeError, OverflowError, TypeError) as error:
+        raise InvalidRequest(
+            f"a {type(message).__name__} cannot be sent: {error}",
+            remedy="Pass valid text and numbers of at most 64 bits",
+        ) from None
     if len(frame) > max_frame_bytes:
         raise InvalidRequest(
             f"a {type(message).__name__} is too large",

@@ -1,8 +1,8 @@
 /* The layout of every shared-memory segment, for native code.
  *
  * The Python views (slot_table.py, token_store.py, logit_ring.py, logprob_ring.py, board.py)
- * mirror these structures; tests compare the two field by field through hg_layout() in
- * _native.c.  The writer of each word stands beside it: exactly one process writes a word, and a
+ * mirror these structures; tests compare the two field by field through layout_table.c.
+ * The writer of each word stands beside it: exactly one process writes a word, and a
  * word that publishes others is stored last, with release order, and loaded with acquire order.
  *
  * All words are 8 bytes and 8-byte aligned; integers are in the machine's own byte order, since a

@@ -96,10 +96,6 @@ class SampledRing:
             left_us = (deadline_ns - monotonic_ns()) // 1000
         return value == step
 
-    def is_poisoned(self, step: int, lane: int) -> bool:
-        """Whether the lane's word at this step's index was poisoned."""
-        return self.done(step, lane) == POISON
-
     def results(self, step: int, num_rows: int) -> list[tuple[int, int]]:
         """(token id, RowFlag bits) of rows 0 … num_rows-1, once their lanes are done."""
         return list(_TOKEN_AND_FLAGS.iter_unpack(self.raw(step, num_rows)))

@@ -19,7 +19,7 @@ import posix_ipc
 from hybridgen.errors import SharedMemoryFull
 from hybridgen.ipc.header import Header, SegmentKind, read_header, write_header
 
-__all__ = ["Segment", "SegmentKind", "check_space", "sweep_stale"]
+__all__ = ["SHM_DIR", "Segment", "SegmentKind", "free_shared_memory", "sweep_stale"]
 
 SHM_DIR = Path("/dev/shm")  # noqa: S108  # where Linux keeps POSIX shared memory
 _PREFIX = "hybridgen."
@@ -112,18 +112,10 @@ _CLOSED = mmap.mmap(-1, mmap.PAGESIZE)
 _CLOSED.close()
 
 
-def check_space(need_bytes: int) -> None:
-    """Refuse a plan of segments that /dev/shm cannot hold, before the first is created.
-
-    Args:
-        need_bytes: sum over all planned segments.
-
-    Raises:
-        SharedMemoryFull: with fields ``need_bytes`` and ``have_bytes``.
-    """
-    have_bytes = _free_bytes()
-    if have_bytes < need_bytes:
-        raise _full(need_bytes, have_bytes)
+def free_shared_memory() -> int:
+    """Bytes that /dev/shm can still take."""
+    stat = os.statvfs(SHM_DIR)
+    return stat.f_bavail * stat.f_frsize
 
 
 def sweep_stale() -> list[str]:
@@ -146,13 +138,8 @@ def _reserve(fd: int, size_bytes: int) -> None:
         os.posix_fallocate(fd, 0, size_bytes)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.ENOMEM, errno.EFBIG):
-            raise _full(size_bytes, _free_bytes()) from None
+            raise _full(size_bytes, free_shared_memory()) from None
         raise
-
-
-def _free_bytes() -> int:
-    stat = os.statvfs(SHM_DIR)
-    return stat.f_bavail * stat.f_frsize
 
 
 def _full(need_bytes: int, have_bytes: int) -> SharedMemoryFull:

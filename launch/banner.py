@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TextIO
 
+from hybridgen.ipc.segment import SHM_DIR, free_shared_memory
 from hybridgen.launch.placement import Placement, format_cpus
 from hybridgen.launch.plan import TreePlan
-from hybridgen.launch.preflight import SHM_DIR, format_bytes, free_shared_memory
+from hybridgen.launch.preflight import format_bytes
 from hybridgen.messages import ProcessList
 from hybridgen.version import __version__
 

@@ -19,6 +19,8 @@ from hybridgen import config as config_module
 from hybridgen.config import Config, Section
 
 ENV_PREFIX = "HYBRIDGEN_"
+#: Names the config file; not an option of the configuration itself.
+CONFIG_FILE_ENV = "HYBRIDGEN_CONFIG"
 
 
 class ConfigField(NamedTuple):

@@ -17,10 +17,14 @@ import msgspec
 
 from hybridgen.config import Config
 from hybridgen.errors import ConfigError
-from hybridgen.launch.config_fields import ENV_PREFIX, ConfigField, config_fields, section_types
+from hybridgen.launch.config_fields import (
+    CONFIG_FILE_ENV,
+    ENV_PREFIX,
+    ConfigField,
+    config_fields,
+    section_types,
+)
 
-#: Variables with our prefix that are no options.
-OTHER_VARIABLES = frozenset({"HYBRIDGEN_CONFIG", "HYBRIDGEN_FAULT", "HYBRIDGEN_URI"})
 TRUE_WORDS = frozenset({"true", "1", "yes", "on"})
 FALSE_WORDS = frozenset({"false", "0", "no", "off"})
 
@@ -49,8 +53,8 @@ def resolve(
     Raises:
         ConfigError: an unknown key (with near matches), a value out of its bounds, a bad file.
     """
-    if file is None and environment.get("HYBRIDGEN_CONFIG"):
-        file = Path(environment["HYBRIDGEN_CONFIG"])
+    if file is None and environment.get(CONFIG_FILE_ENV):
+        file = Path(environment[CONFIG_FILE_ENV])
     origins: dict[str, Origin] = {}
     if file is not None:
         origins.update(read_file(file))
@@ -86,7 +90,7 @@ def read_environment(environment: Mapping[str, str]) -> dict[str, Origin]:
     by_env = {field.env: field for field in config_fields().values()}
     origins: dict[str, Origin] = {}
     for variable, value in environment.items():
-        if not variable.startswith(ENV_PREFIX) or variable in OTHER_VARIABLES:
+        if not variable.startswith(ENV_PREFIX) or variable == CONFIG_FILE_ENV:
             continue
         field = by_env.get(variable)
         if field is not None:

@@ -17,6 +17,7 @@ import psutil
 from hybridgen.errors import ConfigError
 from hybridgen.formats.locate import locate
 from hybridgen.ipc.runtime_dir import base_dir
+from hybridgen.ipc.segment import SHM_DIR, free_shared_memory
 from hybridgen.launch import placement, preflight
 from hybridgen.version import __version__
 
@@ -106,9 +107,9 @@ def _pidfd() -> Finding:
 
 
 def _shared_memory() -> Finding:
-    free_bytes = preflight.free_shared_memory()
+    free_bytes = free_shared_memory()
     return _judge(
-        str(preflight.SHM_DIR),
+        str(SHM_DIR),
         f"{preflight.format_bytes(free_bytes)} free",
         is_good=free_bytes >= WANTED_SHM_BYTES,
         remedy="Enlarge it (docker: --shm-size=1g)",

@@ -3,7 +3,5 @@
 from __future__ import annotations
 
 EXIT_OK = 0
-EXIT_USAGE = 2
 EXIT_UNAVAILABLE = 69
-EXIT_GIVEN_UP = 70
 EXIT_INTERRUPTED = 130

@@ -118,7 +118,6 @@ class Fleet:
             worker_names=self._plan.worker_names,
             board_index=plan.board_index,
             cpus=cpus,
-            num_kv_blocks=self._plan.num_kv_blocks,
         )
         member.child = spawn(spec, plan)
         apply(member.child.pid, plan.name, cpus)

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import msgspec
 
-from hybridgen.config import Config
+from hybridgen.config import MAX_MODEL_LEN, Config
 from hybridgen.errors import ConfigError
 from hybridgen.formats.model_info import ModelInfo
 from hybridgen.formats.tokenizer_spec import TokenizerSpec
 from hybridgen.ipc.board import Role
+from hybridgen.kvcache.planned_blocks import planned_blocks
 from hybridgen.launch.placement import CpuSupply
 from hybridgen.launch.segment_plan import SegmentPlan, TreeGeometry, plan_segments
 
@@ -25,9 +26,6 @@ from hybridgen.launch.segment_plan import SegmentPlan, TreeGeometry, plan_segmen
 BUDGET_SHARE = 0.8
 #: Slots beyond running and queued requests: finished ones whose text is not yet confirmed.
 SPARE_SLOTS = 16
-MAX_CONTEXT = 32_768
-#: A KV cache that was not sized holds this many tokens for each sequence of a full batch.
-DEFAULT_TOKENS_PER_SEQ = 1024
 #: From this many CPUs on a waiter may spin without taking the CPU from whom it waits for.
 MIN_CPUS_TO_SPIN = 8
 DEFAULT_SPIN_US = 50
@@ -171,7 +169,7 @@ def context_length(config: Config, model: ModelInfo) -> int:
             limit=own,
             remedy="Give --max-model-len at most the limit, or leave it out",
         )
-    return asked or min(own, MAX_CONTEXT)
+    return asked or min(own, MAX_MODEL_LEN)
 
 
 def kv_blocks(config: Config, model: ModelInfo, max_model_len: int) -> tuple[int, int]:
@@ -180,18 +178,15 @@ def kv_blocks(config: Config, model: ModelInfo, max_model_len: int) -> tuple[int
     Raises:
         ConfigError: the cache that was asked for does not hold one full sequence.
     """
-    device = config.device
-    dtype = "bfloat16" if config.model.dtype == "auto" else config.model.dtype
-    block_bytes = device.block_size * model.config.kv_bytes_per_token(ELEMENT_BYTES[dtype])
-    least = math.ceil(max_model_len / device.block_size)
-    if device.num_kv_blocks:
-        num_blocks, flag = device.num_kv_blocks, "--num-kv-blocks"
-    elif device.kv_cache_memory:
-        num_blocks, flag = device.kv_cache_memory // max(1, block_bytes), "--kv-cache-memory"
-    else:
-        wanted = config.scheduler.max_num_seqs * DEFAULT_TOKENS_PER_SEQ // device.block_size
-        num_blocks, flag = max(least, wanted), ""
+    block_size = config.device.block_size
+    bytes_per_token = model.config.kv_bytes_per_token(ELEMENT_BYTES[_dtype(config)])
+    num_blocks = planned_blocks(
+        config, max_model_len=max_model_len, bytes_per_token=bytes_per_token
+    )
+    block_bytes = block_size * bytes_per_token
+    least = math.ceil(max_model_len / block_size)
     if num_blocks < least:
+        flag = "--num-kv-blocks" if config.device.num_kv_blocks else "--kv-cache-memory"
         raise ConfigError(
             f"the KV cache holds less than one sequence of {max_model_len} tokens",
             value=f"{num_blocks} blocks",
@@ -223,11 +218,10 @@ def _resolve(
     spin_us = config.pools.spin_us
     if spin_us < 0:
         spin_us = DEFAULT_SPIN_US if supply.effective >= MIN_CPUS_TO_SPIN else 0
-    dtype = "bfloat16" if config.model.dtype == "auto" else config.model.dtype
     num_threads = config.device.num_compute_threads or supply.effective
     return replace(
         config,
-        model=replace(config.model, max_model_len=max_model_len, dtype=dtype),
+        model=replace(config.model, max_model_len=max_model_len, dtype=_dtype(config)),
         device=replace(
             config.device,
             device="cpu",
@@ -236,6 +230,10 @@ def _resolve(
         ),
         pools=replace(config.pools, **pools, spin_us=spin_us),
     )
+
+
+def _dtype(config: Config) -> Literal["float32", "bfloat16"]:
+    return "bfloat16" if config.model.dtype == "auto" else config.model.dtype
 
 
 def _list_workers(counts: PoolCounts) -> list[WorkerPlan]:

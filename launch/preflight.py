@@ -6,17 +6,16 @@ kills by SIGBUS, descriptors run out in the middle of an accept, memory in the m
 
 from __future__ import annotations
 
-import os
 import resource
 from pathlib import Path
 
 import psutil
 
 from hybridgen.errors import ConfigError, SharedMemoryFull
+from hybridgen.ipc.segment import SHM_DIR, free_shared_memory
 from hybridgen.launch.plan import ELEMENT_BYTES, TreePlan
 from hybridgen.launch.segment_plan import SegmentPlan
 
-SHM_DIR = Path("/dev/shm")  # noqa: S108  # where POSIX shared memory lives on Linux
 #: Sockets, segments, doorbells and files of one process, with room for clients.
 FILES_PER_TREE = 256
 FILES_PER_PROCESS = 16
@@ -35,12 +34,6 @@ def check(plan: TreePlan) -> None:
     check_shared_memory(plan.segments, free_shared_memory())
     check_files(len(plan.worker_names))
     check_memory(plan, available_memory())
-
-
-def free_shared_memory() -> int:
-    """Bytes that /dev/shm can still take."""
-    stat = os.statvfs(SHM_DIR)
-    return stat.f_bavail * stat.f_frsize
 
 
 def available_memory() -> int:

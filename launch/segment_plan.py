@@ -51,7 +51,7 @@ def plan_segments(tree: TreeGeometry) -> list[SegmentPlan]:
             "board",
             SegmentKind.BOARD,
             Board.size_bytes(tree.num_processes),
-            tuple(Board.make_geometry(tree.num_processes)),
+            Board.make_geometry(tree.num_processes),
             "--num-samplers, --num-tokenizers, --num-detokenizers",
         ),
     ]
@@ -66,14 +66,14 @@ def plan_ring(tree: TreeGeometry) -> list[SegmentPlan]:
             "logits",
             SegmentKind.LOGITS,
             LogitRing.size_bytes(*logits[:3]),
-            tuple(LogitRing.make_geometry(*logits)),
+            LogitRing.make_geometry(*logits),
             "--max-num-seqs",
         ),
         SegmentPlan(
             "sampled",
             SegmentKind.SAMPLED,
             SampledRing.size_bytes(*sampled),
-            tuple(SampledRing.make_geometry(*sampled)),
+            SampledRing.make_geometry(*sampled),
             "--max-num-seqs",
         ),
     ]
@@ -84,7 +84,7 @@ def _plan_slots(tree: TreeGeometry) -> SegmentPlan:
         "slots",
         SegmentKind.SLOTS,
         SlotTable.size_bytes(tree.num_slots),
-        tuple(SlotTable.make_geometry(tree.num_slots, tree.max_model_len)),
+        SlotTable.make_geometry(tree.num_slots, tree.max_model_len),
         "--max-num-seqs, --backlog-limit",
     )
 
@@ -94,7 +94,7 @@ def _plan_tokens(tree: TreeGeometry) -> SegmentPlan:
         "tokens",
         SegmentKind.TOKENS,
         TokenStore.size_bytes(tree.num_slots, tree.max_model_len),
-        tuple(TokenStore.make_geometry(tree.num_slots, tree.max_model_len)),
+        TokenStore.make_geometry(tree.num_slots, tree.max_model_len),
         "--max-model-len, --backlog-limit",
     )
 
@@ -104,6 +104,6 @@ def _plan_logprobs(tree: TreeGeometry) -> SegmentPlan:
         "logprobs",
         SegmentKind.LOGPROBS,
         LogprobRing.size_bytes(tree.num_slots, LOGPROB_DEPTH),
-        tuple(LogprobRing.make_geometry(tree.num_slots, LOGPROB_DEPTH)),
+        LogprobRing.make_geometry(tree.num_slots, LOGPROB_DEPTH),
         "--max-num-seqs, --backlog-limit",
     )

@@ -27,6 +27,7 @@ from hybridgen.ipc.channel import Poller
 from hybridgen.launch.admin import AdminDesk
 from hybridgen.launch.child import Child
 from hybridgen.launch.coscheduler_link import CoschedulerLink
+from hybridgen.launch.exit_codes import EXIT_INTERRUPTED
 from hybridgen.launch.fleet import Fleet, Member
 from hybridgen.launch.plan import TreePlan
 from hybridgen.launch.restart import RestartBudget, SpentAction, restart_policies
@@ -277,7 +278,7 @@ class Supervisor:
     def _on_signal(self, signum: signal.Signals) -> None:
         self._num_stop_signals += 1
         if self._phase is Phase.STARTING:
-            self._exit_code = 130 if signum is signal.SIGINT else 0
+            self._exit_code = EXIT_INTERRUPTED if signum is signal.SIGINT else 0
             self._stop()
         elif self._num_stop_signals == 1 and self._phase is Phase.RUNNING:
             logger.info("%s: finishing what runs", signum.name)

@@ -11,13 +11,14 @@ import signal
 import socket
 import subprocess
 import sys
+import weakref
 
 import msgspec
 
 from hybridgen.clock import monotonic_s
 from hybridgen.config import Config
 from hybridgen.errors import ChannelTimeout, StartFailed
-from hybridgen.launch.config_fields import config_fields
+from hybridgen.launch.config_fields import CONFIG_FILE_ENV, config_fields
 from hybridgen.launch.owner import StartResult
 
 #: A start that hangs is ended this long after the tree should have given up by itself.
@@ -44,6 +45,12 @@ class TreeHandle:
         self._process = process
         self._line = line
         self._drain_timeout_s = config.server.drain_timeout_s
+        _handles.add(self)
+
+    def leave_behind(self) -> None:
+        """In a forked child: the tree belongs to the parent, and may not outlive it."""
+        self._line.close()
+        self._process.returncode = 0  # as if it had ended: never signalled nor waited for here
 
     @property
     def is_running(self) -> bool:
@@ -75,6 +82,17 @@ class TreeHandle:
 
     def __exit__(self, *exc_info: object) -> None:
         self.stop()
+
+
+_handles: weakref.WeakSet[TreeHandle] = weakref.WeakSet()
+
+
+def _leave_all_behind() -> None:
+    for handle in list(_handles):
+        handle.leave_behind()
+
+
+os.register_at_fork(after_in_child=_leave_all_behind)
 
 
 def start_tree(config: Config, *, quiet: bool = True, timeout_s: float | None = None) -> TreeHandle:
@@ -128,7 +146,7 @@ def config_flags(config: Config) -> list[str]:
 
 def _environment() -> dict[str, str]:
     """The caller's environment without options: the configuration is complete as it is."""
-    options = {field.env for field in config_fields().values()} | {"HYBRIDGEN_CONFIG"}
+    options = {field.env for field in config_fields().values()} | {CONFIG_FILE_ENV}
     return {name: value for name, value in os.environ.items() if name not in options}
 
 

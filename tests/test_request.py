@@ -4,6 +4,7 @@ import math
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -86,6 +87,23 @@ def test_stop_strings_beyond_their_limits_are_refused(stop: tuple[str, ...]) -> 
         SamplingParams(stop=stop).validate()
 
 
+def test_a_stop_string_that_no_utf8_can_carry_is_refused() -> None:
+    with pytest.raises(InvalidRequest, match="lone surrogate") as caught:
+        SamplingParams(stop=("a\ud800",)).validate()
+    assert caught.value.fields["param"] == "stop"
+
+
+@pytest.mark.parametrize(
+    "values", [{"max_tokens": 10**400}, {"seed": -(10**5000)}, {"stop_token_ids": (10**5000,)}]
+)
+def test_an_integer_of_any_length_is_refused_with_an_error_that_can_be_shown(
+    values: dict[str, Any],
+) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        SamplingParams(**values).validate()
+    assert "bits" in str(caught.value)
+
+
 def test_stop_strings_at_their_limits_pass() -> None:
     SamplingParams(stop=("é" * 128, "x" * 256, ".", "\n")).validate()
 
@@ -156,6 +174,7 @@ def test_a_prompt_may_be_written_in_many_ways(given_prompt: Any, expected: Any) 
         [1, "two"],
         [1.5],
         [["nested"]],
+        np.array([1, 2, 3]),
         {"role": "user", "content": "hi"},
         [{"role": "user"}],
         [{"role": "user", "content": 5}],
@@ -189,8 +208,8 @@ def test_sampling_parameters_are_frozen_and_refuse_unknown_fields() -> None:
         msgspec.convert({"best_of": 2}, SamplingParams)
 
 
-@pytest.mark.parametrize("timeout_s", [0.0, -1.0, math.nan, math.inf, 1e9])
-def test_a_deadline_that_is_none_is_refused(timeout_s: float) -> None:
+@pytest.mark.parametrize("timeout_s", [0.0, -1.0, math.nan, math.inf, 1e9, 10**400, "5", True])
+def test_a_deadline_that_is_none_is_refused(timeout_s: Any) -> None:
     with pytest.raises(InvalidRequest, match="timeout_s"):
         check_timeout(timeout_s)
 

@@ -86,7 +86,7 @@ class ComputeRing:
             block_size=engine.block_size,
             prefill_chunk=self._chunk_budget,
             max_model_len=self._tokens.max_model_len,
-            lanes=self._ring.num_lanes,
+            num_lanes=self._ring.num_lanes,
         )
         self._logits = [self._logits_of(step) for step in range(self._ring.depth)]
         self._coscheduler = Dealer(

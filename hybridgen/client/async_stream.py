@@ -10,6 +10,7 @@ from typing import Any
 from hybridgen.client.chunk import StreamChunk
 from hybridgen.client.collector import Collector
 from hybridgen.client.event import End
+from hybridgen.errors import Cancelled
 from hybridgen.request import Prompt, RequestOutput
 
 
@@ -97,8 +98,9 @@ class AsyncStream:
         self._cancel()
 
     def close(self) -> None:
-        """Cancel if it still runs, and expect nothing more of it."""
+        """Cancel if it still runs, and expect nothing more of it; whoever reads it is woken."""
         self._abandon()
+        self.end(End(finish_reason="cancelled", error=Cancelled("the stream was closed")))
 
     async def __aenter__(self) -> AsyncStream:
         return self

@@ -32,7 +32,7 @@ class Link:
         """Send what the queue takes.
 
         Raises:
-            InvalidRequest: the first waiting message is larger than the server accepts.
+            InvalidRequest: the first waiting message cannot be sent.
         """
         while self.waiting and self.dealer.send(self.waiting[0]):
             self.waiting.popleft()

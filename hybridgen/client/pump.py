@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from queue import SimpleQueue
 from typing import Any
@@ -54,6 +56,7 @@ class Pump:
         # A daemon, so that a client that was never closed cannot keep its process alive.
         self._thread = threading.Thread(target=self._run, name="hybridgen-client", daemon=True)
         self._thread.start()
+        _pumps.add(self)
 
     # --- for callers in any thread --------------------------------------------------------------
 
@@ -129,6 +132,16 @@ class Pump:
             # acknowledgements before it have arrived, and no slot waits for them in vain.
             with contextlib.suppress(HybridGenError):
                 self.ask(COSCHEDULER, QueryHealth, self._limits.close_timeout_s)
+
+    def leave_behind(self) -> None:
+        """In a forked child: the thread and the connections stayed with the parent."""
+        # Whoever held the old ones is not here to let them go.
+        self._lock, self._close_lock = threading.Lock(), threading.Lock()
+        self._is_open, self._is_closed = False, True
+        for sink in self._sinks.values():
+            sink.end(End(finish_reason="cancelled", error=_forked()))
+        for arrived in self._answers.values():
+            arrived.put(Answer(error=_forked()))
 
     @contextlib.contextmanager
     def _changing_session(self) -> Iterator[Session]:
@@ -212,6 +225,21 @@ class Pump:
         for link in self._links.values():
             self._poller.remove(link.dealer)
             link.dealer.close()
+
+
+_pumps: weakref.WeakSet[Pump] = weakref.WeakSet()
+
+
+def _leave_all_behind() -> None:
+    for pump in list(_pumps):
+        pump.leave_behind()
+
+
+os.register_at_fork(after_in_child=_leave_all_behind)
+
+
+def _forked() -> HybridGenError:
+    return PeerGone("the client stayed with the parent process", remedy="Make one after the fork")
 
 
 def _closed() -> HybridGenError:

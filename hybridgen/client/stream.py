@@ -8,6 +8,7 @@ from queue import SimpleQueue
 from hybridgen.client.chunk import StreamChunk
 from hybridgen.client.collector import Collector
 from hybridgen.client.event import End
+from hybridgen.errors import Cancelled
 from hybridgen.request import Prompt, RequestOutput
 
 
@@ -69,8 +70,9 @@ class Stream:
         self._cancel()
 
     def close(self) -> None:
-        """Cancel if it still runs, and expect nothing more of it."""
+        """Cancel if it still runs, and expect nothing more of it; whoever reads it is woken."""
         self._abandon()
+        self.end(End(finish_reason="cancelled", error=Cancelled("the stream was closed")))
 
     def __enter__(self) -> Stream:
         return self

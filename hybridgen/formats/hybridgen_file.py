@@ -70,7 +70,7 @@ def read_hybridgen(path: Path) -> HybridgenFile:
     header = read_header(path)
     metadata = header.metadata
     if metadata.get("format") != FORMAT:
-        remedy = "Give the folder of a Hugging Face model, or a file made by hybridgen convert"
+        remedy = "Give the folder of a Hugging Face model, or a .hybridgen file"
         value = metadata.get("format", "a plain safetensors file")[:80]
         raise bad_field(path, "format", "is not hybridgen", value, FORMAT, remedy=remedy)
     if metadata.get("version") != VERSION:

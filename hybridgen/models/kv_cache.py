@@ -47,26 +47,6 @@ def kv_block_bytes(config: ModelConfig, dtype: torch.dtype) -> int:
     return BLOCK_SIZE * config.kv_bytes_per_token(dtype.itemsize)
 
 
-def plan_num_blocks(
-    config: ModelConfig,
-    dtype: torch.dtype,
-    *,
-    num_kv_blocks: int,
-    kv_cache_memory: int,
-    max_num_seqs: int,
-    max_model_len: int,
-) -> int:
-    """Blocks asked for: as a number, as bytes, or else enough for usual loads.
-
-    The default holds max_num_seqs × 1,024 tokens and in any case one whole context.
-    """
-    if num_kv_blocks:
-        return num_kv_blocks
-    if kv_cache_memory:
-        return max(1, kv_cache_memory // kv_block_bytes(config, dtype))
-    return -(-max(max_num_seqs * 1024, max_model_len) // BLOCK_SIZE)
-
-
 def available_bytes(meminfo: Path = Path("/proc/meminfo")) -> int:
     """Memory that can be taken without swapping (MemAvailable)."""
     for line in meminfo.read_text().splitlines():

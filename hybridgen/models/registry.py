@@ -6,9 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from hybridgen.config import Config
+from hybridgen.config import MAX_MODEL_LEN, Config
 from hybridgen.errors import ConfigError
 from hybridgen.formats.model_info import ModelInfo
+from hybridgen.kvcache.planned_blocks import planned_blocks
 from hybridgen.models.engine import Engine
 from hybridgen.models.mock import MockEngine
 
@@ -20,8 +21,6 @@ Progress = Callable[[float, str], None]
 
 #: Most tokens of one forward pass; larger chunks are computed in pieces.
 MAX_ROWS = 512
-#: The same limit as ``--max-model-len``.
-MAX_MODEL_LEN = 32_768
 #: Share of a start that preparing the weights file takes when it is not cached.
 _PREPARED = 0.8
 
@@ -50,16 +49,23 @@ def _max_model_len(info: ModelInfo, config: Config) -> int:
     return config.model.max_model_len or min(info.config.max_position, MAX_MODEL_LEN)
 
 
+def _num_blocks(info: ModelInfo, config: Config) -> int:
+    element_bytes = 4 if config.model.dtype == "float32" else 2
+    return planned_blocks(
+        config,
+        max_model_len=_max_model_len(info, config),
+        bytes_per_token=info.config.kv_bytes_per_token(element_bytes),
+    )
+
+
 def _load_mock(info: ModelInfo, config: Config) -> MockEngine:
-    tokens = max(config.scheduler.max_num_seqs * 1024, _max_model_len(info, config))
-    block_size = config.device.block_size
     return MockEngine(
         info.config.vocab_size,
-        config.device.num_kv_blocks or -(-tokens // block_size),
+        _num_blocks(info, config),
         step_us=config.mock.mock_step_us,
         eos_id=info.config.eos_ids[0],
         eos_bias=config.mock.mock_eos_bias,
-        block_size=block_size,
+        block_size=config.device.block_size,
     )
 
 
@@ -69,7 +75,7 @@ def _load_llama(info: ModelInfo, config: Config, on_progress: Progress) -> Runne
 
     from hybridgen.formats.convert import load_weights, prepare_weights  # noqa: PLC0415
     from hybridgen.models.compute_pool import ComputePool  # noqa: PLC0415
-    from hybridgen.models.kv_cache import KvCache, plan_num_blocks  # noqa: PLC0415
+    from hybridgen.models.kv_cache import KvCache  # noqa: PLC0415
     from hybridgen.models.llama import LlamaModel  # noqa: PLC0415
     from hybridgen.models.runner import Runner  # noqa: PLC0415
     from hybridgen.models.weights import pack_weights  # noqa: PLC0415
@@ -78,15 +84,6 @@ def _load_llama(info: ModelInfo, config: Config, on_progress: Progress) -> Runne
         "float32" if config.model.dtype == "float32" else "bfloat16"
     )
     dtype = torch.float32 if name == "float32" else torch.bfloat16
-    max_model_len = _max_model_len(info, config)
-    num_blocks = plan_num_blocks(
-        info.config,
-        dtype,
-        num_kv_blocks=config.device.num_kv_blocks,
-        kv_cache_memory=config.device.kv_cache_memory,
-        max_num_seqs=config.scheduler.max_num_seqs,
-        max_model_len=max_model_len,
-    )
     on_progress(0.0, "preparing weights")
     path: Path = prepare_weights(
         info,
@@ -97,10 +94,15 @@ def _load_llama(info: ModelInfo, config: Config, on_progress: Progress) -> Runne
     on_progress(_PREPARED, "packing weights")
     pool = ComputePool(config.device.num_compute_threads)
     weights = pack_weights(pool, info.config, load_weights(path), dtype)
-    cache = KvCache(info.config, num_blocks, dtype)
+    cache = KvCache(info.config, _num_blocks(info, config), dtype)
     rows = max(config.scheduler.max_num_seqs, min(config.scheduler.prefill_chunk, MAX_ROWS))
     model = LlamaModel(
-        info.config, weights, cache, pool, max_rows=rows, max_positions=max_model_len
+        info.config,
+        weights,
+        cache,
+        pool,
+        max_rows=rows,
+        max_positions=_max_model_len(info, config),
     )
     on_progress(1.0, "ready")
     return Runner(model)

@@ -68,10 +68,6 @@ class RequestBook:
         record = self._by_slot[slot]
         return record if record is not None and record.epoch == epoch else None
 
-    def seated(self) -> list[RequestRecord]:
-        """All requests that hold a slot, in slot order."""
-        return [record for record in self._by_slot if record is not None]
-
     def of_client(self, client_id: bytes) -> list[RequestRecord]:
         """All live requests of one client."""
         return list(self._by_client.get(client_id, {}).values())

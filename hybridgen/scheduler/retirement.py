@@ -16,8 +16,13 @@ from __future__ import annotations
 
 from hybridgen.clock import Clock
 from hybridgen.config import SchedulerSection
-from hybridgen.errors import Cancelled, DeadlineExceeded, HybridGenError, InternalError
-from hybridgen.errors import InvalidLogits as InvalidLogitsError
+from hybridgen.errors import (
+    Cancelled,
+    DeadlineExceeded,
+    HybridGenError,
+    InternalError,
+    InvalidLogits,
+)
 from hybridgen.ipc.slot_table import RowError, SlotState
 from hybridgen.messages import RequestFinished, TextFinished
 from hybridgen.request import FinishReason
@@ -148,7 +153,7 @@ class Retirement:
             return Ending(finish.reason)
         if finish.row_error is RowError.INVALID_LOGITS:
             return Ending.of(
-                InvalidLogitsError(
+                InvalidLogits(
                     "the model produced no usable logits for this request",
                     value=finish.num_tokens,
                     remedy="Try another prompt; if it happens often, check dtype and weights",

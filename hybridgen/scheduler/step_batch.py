@@ -50,11 +50,11 @@ class StepBatch:
         block_size: tokens per KV block.
         prefill_chunk: most tokens of one prefill chunk.
         max_model_len: context length; sets the width of block tables.
-        lanes: number of samplers.
+        num_lanes: samplers that share the rows.
     """
 
     def __init__(
-        self, max_rows: int, block_size: int, prefill_chunk: int, max_model_len: int, lanes: int
+        self, max_rows: int, block_size: int, prefill_chunk: int, max_model_len: int, num_lanes: int
     ) -> None:
         self._max_rows = max_rows
         self._block_size = block_size
@@ -73,7 +73,7 @@ class StepBatch:
         self._finished: list[SlotEvent] = []
         self._retired: list[SlotEvent] = []
         self._starving: list[SlotEvent] = []
-        self.set_live_lanes(range(lanes))
+        self.set_live_lanes(range(num_lanes))
 
     def set_live_lanes(self, lanes: Sequence[int]) -> None:
         """Deal rows out over these samplers from the next step on.

@@ -149,6 +149,19 @@ def test_leaving_the_stream_or_cancelling_the_task_cancels_the_request(gated: Fa
     run_with(gated, body)
 
 
+def test_a_closed_stream_keeps_nobody_waiting(gated: FakeServer) -> None:
+    async def body(client: AsyncClient) -> None:
+        stream = client.submit("tree")
+        await read_tokens(stream, 4)
+        waiting = asyncio.create_task(stream.result())
+        await asyncio.wait({waiting}, timeout=0)
+        stream.close()
+        with pytest.raises(Cancelled, match="closed"):
+            await asyncio.wait_for(waiting, 5.0)
+
+    run_with(gated, body)
+
+
 def test_cancel_ends_the_stream_with_the_text_so_far(gated: FakeServer) -> None:
     async def body(client: AsyncClient) -> None:
         stream = client.submit("tree")

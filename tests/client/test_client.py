@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import os
+import signal
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -9,6 +11,7 @@ import pytest
 
 from hybridgen.client.client import Client
 from hybridgen.client.limits import ClientLimits
+from hybridgen.client.stream import Stream
 from hybridgen.errors import (
     Cancelled,
     ChannelTimeout,
@@ -143,6 +146,49 @@ def test_leaving_the_stream_cancels_it(gated: FakeServer) -> None:
         eventually(lambda: gated.requests == {})
         assert len(gated.cancelled) == 1
         assert client.generate("oak", SamplingParams(max_tokens=4)).text
+
+
+def test_a_closed_stream_keeps_nobody_waiting(gated: FakeServer) -> None:
+    with Client(gated.uri) as client, ThreadPoolExecutor(1) as pool:
+        stream = client.submit("tree")
+        read_tokens(stream, 4)
+        waiting = pool.submit(next, stream)
+        stream.close()
+        assert isinstance(waiting.exception(5.0), Cancelled)
+        with pytest.raises(Cancelled, match="closed"):
+            stream.result()
+
+
+def test_a_stream_that_had_ended_keeps_its_result_when_it_is_closed(server: FakeServer) -> None:
+    with Client(server.uri) as client, client.submit("tree") as stream:
+        assert stream.result().text == GOLDEN.text
+        stream.close()
+    assert stream.result().text == GOLDEN.text
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
+def test_a_client_is_closed_in_a_forked_child_and_goes_on_in_the_parent(gated: FakeServer) -> None:
+    with Client(gated.uri) as client, client.submit("tree") as stream:
+        read_tokens(stream, 4)
+        child = os.fork()
+        if child == 0:
+            signal.alarm(5)
+            os._exit(0 if is_left_behind(client, stream) else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        gated.open_gate()
+        assert stream.result().text == GOLDEN.text
+
+
+def is_left_behind(client: Client, stream: Stream) -> bool:
+    """Each use ends at once with an error."""
+    num_errors = 0
+    for use in (client.health, lambda: client.submit("oak"), stream.result):
+        try:
+            use()
+        except PeerGone:
+            num_errors += 1
+    client.close()
+    return num_errors == 3
 
 
 def test_cancel_ends_the_stream_with_the_text_so_far(gated: FakeServer) -> None:

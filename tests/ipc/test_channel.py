@@ -180,6 +180,17 @@ def test_a_message_larger_than_the_peer_accepts_is_refused_before_it_is_sent(
         assert caught.value.fields["limit"] == 1000
 
 
+@pytest.mark.parametrize("bad", ["half a pair \ud800", 2**70, object()])
+def test_a_message_that_cannot_be_written_is_refused_and_the_dealer_goes_on(
+    router: Router, endpoint: str, bad: Any
+) -> None:
+    with closing(Dealer(endpoint, b"c", REPLIES)) as dealer:
+        with pytest.raises(InvalidRequest, match="cannot be sent"):
+            dealer.send(QueryHealth(bad))
+        dealer.send(QueryHealth(b"1"))
+        assert receive(router) == (b"c", QueryHealth(b"1"))
+
+
 def test_a_corrupt_answer_is_dropped_and_counted_by_the_dealer(
     router: Router, endpoint: str
 ) -> None:

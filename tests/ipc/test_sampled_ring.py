@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hybridgen.errors import InternalError
+from hybridgen.ipc.header import POISON
 from hybridgen.ipc.sampled_ring import RowFlag, SampledRing
 
 RESULTS = st.lists(
@@ -55,7 +56,7 @@ def test_poison_ends_every_wait_at_once() -> None:
     for step in (1, 2, 3):
         for lane in (0, 1):
             assert not ring.wait_done(step, lane, 0, 10_000_000)
-            assert ring.is_poisoned(step, lane)
+            assert ring.done(step, lane) == POISON
     assert time.monotonic() - started_s < 5.0
 
 

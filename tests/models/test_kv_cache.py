@@ -4,11 +4,10 @@ import pytest
 import torch
 
 from hybridgen.errors import OutOfHostMemory
-from hybridgen.models.kv_cache import KvCache, available_bytes, kv_block_bytes, plan_num_blocks
+from hybridgen.models.kv_cache import KvCache, available_bytes, kv_block_bytes
 from tests.models.tiny_model import tiny_config
 
 CONFIG = tiny_config()  # 2 layers, 2 kv heads of 32
-LIMITS = {"num_kv_blocks": 0, "kv_cache_memory": 0, "max_num_seqs": 4, "max_model_len": 256}
 
 
 def test_a_block_holds_keys_and_values_of_16_positions_of_every_layer():
@@ -17,20 +16,6 @@ def test_a_block_holds_keys_and_values_of_16_positions_of_every_layer():
     assert cache.keys.shape == (2, 3, 2, 32, 16)
     assert cache.values.shape == (2, 3, 2, 16, 32)
     assert cache.keys.nbytes + cache.values.nbytes == 3 * kv_block_bytes(CONFIG, torch.bfloat16)
-
-
-@pytest.mark.parametrize(
-    ("changes", "num_blocks"),
-    [
-        ({"num_kv_blocks": 7, "kv_cache_memory": 10**6}, 7),
-        ({"kv_cache_memory": 100_000}, 100_000 // 16_384),
-        ({"kv_cache_memory": 1}, 1),
-        ({}, 4 * 1024 // 16),
-        ({"max_num_seqs": 1, "max_model_len": 5000}, 313),
-    ],
-)
-def test_blocks_follow_from_number_then_bytes_then_load(changes, num_blocks):
-    assert plan_num_blocks(CONFIG, torch.float32, **{**LIMITS, **changes}) == num_blocks
 
 
 def test_a_cache_larger_than_free_memory_is_refused_with_both_numbers():

@@ -126,7 +126,9 @@ class SimulatedGpu(SimulatedWorker):
     ) -> None:
         self.num_blocks = num_blocks
         self.block_size = block_size
-        self.batch = StepBatch(max_rows, block_size, prefill_chunk, table.max_model_len, lanes=3)
+        self.batch = StepBatch(
+            max_rows, block_size, prefill_chunk, table.max_model_len, num_lanes=3
+        )
         self.kv: dict[int, tuple[int, int]] = {}  # block × size + offset → (token id, context)
         self.step_number = 0
         super().__init__(0, incarnation, table, store)

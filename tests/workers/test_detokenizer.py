@@ -34,7 +34,7 @@ from hybridgen.request import FinishReason, SamplingParams, TokenLogprob
 from hybridgen.workers import detokenizer
 from hybridgen.workers.detokenizer import Detokenizer, run
 from tests.support.eventually import eventually
-from tests.workers.workplace import FactSocket, Workplace, request_id
+from tests.workers.workplace import LOGPROB_DEPTH, FactSocket, Workplace, request_id
 
 ALICE, BOB = b"client-alice-000", b"client-bob-00000"
 PARAMS = SamplingParams()
@@ -106,6 +106,11 @@ class Desk:
         self.detokenizer.close()
         self.incarnation += 1
         self.detokenizer = self._start()
+
+    def wait_for_mail(self) -> None:
+        """Until both an order and a subscription wait to be read in the next turn."""
+        for mailbox in (self.detokenizer._coscheduler, self.detokenizer._clients):
+            assert mailbox.sockets[0].poll(5000)
 
     def turn_until(self, predicate: Any) -> None:
         def turned() -> object:
@@ -264,25 +269,33 @@ def test_a_text_opened_before_its_prompt_is_encoded(workplace: Workplace) -> Non
 
 
 def test_a_replacement_sends_exactly_the_rest(workplace: Workplace) -> None:
-    params = SamplingParams(logprobs=1)
     desk, alice = Desk(workplace), Reader(workplace, ALICE)
-    epoch = workplace.fill_slot(0, params, [1], client_id=ALICE)
-    ids = list(range(65, 91))
-    for index, token_id in enumerate(ids):
-        workplace.logprobs.write(0, index, TokenLogprob(token_id, -1.0 * index))
+    epoch = workplace.fill_slot(0, SamplingParams(logprobs=1), [1], client_id=ALICE)
     request = desk.open(0, epoch)
     alice.subscribe(request)
-    desk.generate(0, ids[:10])
-    desk.turn_until(lambda: alice.read().ids)
+
+    def generate(ids: list[int]) -> None:
+        for index, token_id in enumerate(ids, workplace.slots.load(0, SlotWord.GENERATED)):
+            workplace.logprobs.write(0, index, TokenLogprob(token_id, -1.0))
+        desk.generate(0, ids)
+
+    first = [65, 66] * (LOGPROB_DEPTH // 4)
+    for num_frames in (1, 2, 3):  # more records than are kept
+        generate(first)
+        desk.turn_until(lambda n=num_frames: len(alice.read().ids.get(request, [])) == n * 32)
     desk.replace()
     desk.open(0, epoch)
-    alice.subscribe(request, 10, 10)
-    desk.generate(0, ids[10:])
+    alice.subscribe(request, 96, 96)
+    desk.wait_for_mail()
+    desk.detokenizer.turn()
+    generate([67, 68])
     desk.end(0)
     desk.turn_until(desk.finished)
-    eventually(lambda: len(alice.read().ids[request]) == len(ids), 5.0)
-    assert alice.texts[request] == bytes(ids).decode()
-    assert [record.token_id for record in alice.logprobs[request]] == ids
+    eventually(lambda: len(alice.read().ids[request]) == 98, 5.0)
+    assert alice.ids[request] == first * 3 + [67, 68]
+    assert alice.texts[request] == "AB" * 48 + "CD"
+    assert [record.token_id for record in alice.logprobs[request]] == alice.ids[request]
+    assert desk.counters()["tokens"] == 98
 
 
 def test_a_full_queue_loses_nothing_and_holds_up_nobody_else(
@@ -405,6 +418,11 @@ def test_a_reader_who_leaves_and_comes_back_goes_on_where_it_was(workplace: Work
     eventually(is_missed, 5.0)
     returned = Reader(workplace, ALICE)
     returned.ids, returned.texts = alice.ids, alice.texts
+    returned.subscribe(request_id(7, 7))
+    desk.turn_until(lambda: returned.read().frames)
+    desk.generate(0, [66])
+    desk.detokenizer.turn()
+    assert returned.read().frames == [TextUnknown(request_id(7, 7))]  # it has not said where it is
     returned.subscribe(request, 1, 1)
     desk.end(0)
     desk.turn_until(desk.finished)
@@ -453,16 +471,19 @@ def test_a_reported_text_is_not_read_from_a_slot_that_went_on(
     epoch = workplace.fill_slot(0, PARAMS, [1], client_id=ALICE)
     request = desk.open(0, epoch)
     alice.subscribe(request)
-    gate.add(ALICE)
     desk.generate(0, [65])
+    desk.turn_until(lambda: alice.read().ids)
+    gate.add(ALICE)
+    desk.generate(0, [66])
     desk.coscheduler.send("detokenizer-0", CloseText(0, epoch))
     desk.turn_until(desk.finished)
     workplace.fill_slot(0, PARAMS, [1], client_id=BOB)
-    workplace.generate(0, [88])
+    workplace.generate(0, [88, 88])
     gate.clear()
+    desk.detokenizer.turn()
     alice.subscribe(request)
-    desk.turn_until(lambda: alice.read().frames)
-    assert alice.frames == [TextUnknown(request)]
+    desk.turn_until(lambda: TextUnknown(request) in alice.read().frames)
+    assert alice.ids == {request: [65]}
 
 
 def test_a_freed_slots_text_is_unknown(workplace: Workplace) -> None:

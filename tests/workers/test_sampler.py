@@ -99,6 +99,15 @@ def test_a_replacement_does_the_unfinished_step_and_not_the_finished_one(
     assert rows_done(workplace) == 1
 
 
+def test_a_replacement_leaves_a_finished_step_alone(workplace: Workplace) -> None:
+    sampler = born(workplace)
+    workplace.fill_slot(0, GREEDY, [1])
+    publish(workplace, 1, [(next_row(workplace, 0), 65)])
+    sampler.turn(0)
+    born(workplace, incarnation=2).turn(0)
+    assert rows_done(workplace) == 0
+
+
 def test_a_replacement_keeps_the_tokens_that_its_predecessor_had_written(
     workplace: Workplace,
 ) -> None:
