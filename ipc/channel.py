@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
-from hybridgen.errors import InvalidRequest, MessageCorrupt
+from hybridgen.errors import InvalidRequest, MessageCorrupt, RingFull
 from hybridgen.ipc import zmq_context
 from hybridgen.ipc.file_lock import FileLock
 from hybridgen.ipc.zmq_options import (
@@ -180,6 +180,7 @@ class Dealer:
         check_endpoint(endpoint, curve)
         self._decoder = decoder
         self._max_frame_bytes = max_frame_bytes
+        self._high_water = high_water
         self.num_corrupt = 0
         self._num_connections = 0
         self._monitor: zmq.Socket[bytes] | None = None
@@ -210,6 +211,21 @@ class Dealer:
         except zmq.Again:
             return False
         return True
+
+    def tell(self, message: Message) -> None:
+        """Queue a message that must not be lost.
+
+        Raises:
+            RingFull: the peer has been away for a whole queue of messages. The caller should end:
+                its replacement introduces itself anew, and everybody tells everything again.
+        """
+        if not self.send(message):
+            raise RingFull(
+                "the queue to another process is full",
+                value=type(message).__name__,
+                limit=f"{self._high_water} messages",
+                remedy="See with `hybridgen ps` whether that process runs",
+            )
 
     def receive(self) -> Any | None:
         """The next message, or None when there is none now."""

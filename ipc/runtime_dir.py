@@ -93,6 +93,7 @@ class RuntimeDir:
         if path is None:
             path = instance_path(instance)
         path = Path(os.path.abspath(path))
+        _check_name(path)
         _make_private(path)
         lock = FileLock.acquire(path / "lock")
         try:
@@ -151,6 +152,16 @@ def parse_uri(uri: str) -> Path:
     return Path(path)
 
 
+def parse_target(target: str) -> Path:
+    """The runtime directory that a client URI or a plain path names.
+
+    Raises:
+        ConfigError: it is neither; an empty text is an address that got lost, not ``.``.
+    """
+    is_path = target != "" and not target.startswith(URI_SCHEME)
+    return Path(target) if is_path else parse_uri(target)
+
+
 def base_dir() -> Path:
     """Where runtime directories are made by default."""
     return Path(os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir())
@@ -185,6 +196,17 @@ def _prepare_socket_dir(path: Path) -> Path:
         if not link.is_symlink():
             link.symlink_to(sockets)
     return sockets
+
+
+def _check_name(path: Path) -> None:
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        raise ConfigError(
+            "the runtime directory's name is no valid UTF-8",
+            value=ascii(str(path)),
+            remedy="Choose another --runtime-dir",
+        ) from None
 
 
 def _make_private(path: Path) -> None:

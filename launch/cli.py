@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import sys
@@ -10,7 +11,10 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from hybridgen.errors import ChannelTimeout, HybridGenError, PeerGone
-from hybridgen.launch.exit_codes import EXIT_INTERRUPTED, EXIT_UNAVAILABLE
+from hybridgen.launch import standard_streams
+from hybridgen.launch.exit_codes import EXIT_INTERRUPTED, EXIT_OUTPUT, EXIT_UNAVAILABLE
+
+_OUTPUT_ERRORS = frozenset({errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EFBIG, errno.EPIPE})
 
 
 class CommandEntry(NamedTuple):
@@ -39,10 +43,14 @@ def run(arguments: Sequence[str]) -> int:
 
     Returns:
         The exit code: 0 ok · 2 usage or configuration · 65 bad model · 69 unavailable ·
-        70 internal or given up · 75 already running · 77 permission · 130 interrupted.
+        70 internal or given up · 74 output cannot be written · 75 already running ·
+        77 permission · 130 interrupted.
     """
+    standard_streams.prepare()
     try:
-        return _dispatch(arguments)
+        exit_code = _dispatch(arguments)
+        sys.stdout.flush()
+        return exit_code
     except HybridGenError as error:
         if _is_debug(arguments):
             traceback.print_exception(error)
@@ -50,6 +58,12 @@ def run(arguments: Sequence[str]) -> int:
         return EXIT_UNAVAILABLE if isinstance(error, PeerGone | ChannelTimeout) else error.exit_code
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
+    except OSError as error:
+        if error.errno not in _OUTPUT_ERRORS or error.filename is not None:
+            raise
+        print(f"error: the output cannot be written: {error.strerror}", file=sys.stderr)
+        standard_streams.silence()
+        return EXIT_OUTPUT
 
 
 def _dispatch(arguments: Sequence[str]) -> int:

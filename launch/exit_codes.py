@@ -4,4 +4,5 @@ from __future__ import annotations
 
 EXIT_OK = 0
 EXIT_UNAVAILABLE = 69
+EXIT_OUTPUT = 74
 EXIT_INTERRUPTED = 130

@@ -15,6 +15,7 @@ import setproctitle
 from hybridgen import log
 from hybridgen.clock import monotonic_s
 from hybridgen.config import Config
+from hybridgen.errors import ConfigError
 from hybridgen.formats.inspect import inspect_model
 from hybridgen.ipc.board import ProcessState, Role
 from hybridgen.ipc.channel import Router
@@ -181,7 +182,7 @@ class TreeHost:
     def _remove_uri_file(self) -> None:
         """An address that leads nowhere misleads; another tree's address is left alone."""
         path = Path(self._plan.config.server.uri_file or os.devnull)
-        if path.is_file() and path.read_text(encoding="utf-8").strip() == self._runtime.uri:
+        if path.is_file() and path.read_bytes().strip() == self._runtime.uri.encode():
             path.unlink()
 
 
@@ -192,7 +193,22 @@ def _claim_line(segments: TreeSegments) -> None:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Whoever reads ``path`` sees all of ``text`` or the file before it."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    draft.write_text(text, encoding="utf-8")
-    draft.replace(path)
+    """Whoever reads ``path`` sees all of ``text`` or the file before it.
+
+    What is no regular file (a pipe, a terminal, a link) is written to, not replaced.
+
+    Raises:
+        ConfigError: it cannot be written.
+    """
+    is_replaced = not path.is_symlink() and (path.is_file() or not path.exists())
+    draft = path.with_name(f".{path.name}.{os.getpid()}") if is_replaced else path
+    try:
+        draft.write_text(text, encoding="utf-8")
+        if is_replaced:
+            draft.replace(path)
+    except OSError as error:
+        raise ConfigError(
+            f"a file cannot be written: {error.strerror}",
+            value=str(path),
+            remedy="Choose another --uri-file",
+        ) from None

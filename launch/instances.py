@@ -6,13 +6,14 @@ elsewhere. The lock in it says whether its supervisor lives; entries of dead one
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import time
 from pathlib import Path
 
 from hybridgen.errors import ConfigError, PeerGone
-from hybridgen.ipc.runtime_dir import RuntimeDir, base_dir, instance_path, parse_uri
+from hybridgen.ipc.runtime_dir import RuntimeDir, base_dir, instance_path, parse_target
 
 INSTANCE_DIGITS = 8
 #: Younger entries without a holder may belong to a start.
@@ -40,13 +41,19 @@ def running() -> list[Path]:
     for entry in sorted(base_dir().glob(any_instance)):
         if is_alive(entry):
             found.append(entry.resolve())
-        elif not _is_old(entry):
-            continue
-        elif entry.is_symlink():
-            entry.unlink(missing_ok=True)
-        elif entry.is_dir() and entry.stat().st_uid == os.geteuid():
-            shutil.rmtree(entry, ignore_errors=True)
+        else:
+            with contextlib.suppress(FileNotFoundError):  # its tree removed it just now
+                _sweep(entry)
     return found
+
+
+def _sweep(entry: Path) -> None:
+    if not _is_old(entry):
+        return
+    if entry.is_symlink():
+        entry.unlink()
+    elif entry.is_dir() and entry.stat().st_uid == os.geteuid():
+        shutil.rmtree(entry, ignore_errors=True)
 
 
 def is_alive(path: Path) -> bool:
@@ -78,7 +85,7 @@ def find(uri: str | None) -> Path:
         ConfigError: several run and none was named.
     """
     if uri is not None:
-        return RuntimeDir.open(parse_uri(uri)).path
+        return RuntimeDir.open(parse_target(uri)).path
     trees = running()
     if not trees:
         raise PeerGone("no tree is running", remedy="Start one with `hybridgen serve MODEL`")

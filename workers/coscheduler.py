@@ -122,6 +122,7 @@ class CoschedulerHost:
         result = router.send(identity, item.message)
         if result is SendResult.GONE:
             self._scheduler.handle_unreachable(item)
+            self._tick_wait_s = 0.0  # what follows from it is said at once
         return result is not SendResult.BLOCKED
 
     def _refuse_frame(self, client_id: bytes, frame: bytes, error: MessageCorrupt) -> None:

@@ -90,7 +90,7 @@ class Detokenizer:
     def introduce(self, answers: int = 0) -> None:
         """Tell the coscheduler that this incarnation is here, and what it works on."""
         spec = self._context.spec
-        self._coscheduler.send(
+        self._coscheduler.tell(
             WorkerAttached(
                 role=spec.role,
                 index=spec.index,
@@ -129,7 +129,7 @@ class Detokenizer:
             if isinstance(order, OpenText):
                 self._open_text(order)
         elif known.is_reported:
-            self._coscheduler.send(known.report())  # asked again: the answer was lost
+            self._coscheduler.tell(known.report())  # asked again: the answer was lost
         elif isinstance(order, CloseText):
             known.close()
 
@@ -219,7 +219,7 @@ class Detokenizer:
 
     def _settle(self, text: Delivery, now_s: float) -> None:
         if not text.is_reported and (text.is_delivered or (text.is_closed and text.is_finished)):
-            self._coscheduler.send(text.report())
+            self._coscheduler.tell(text.report())
         limit_s = self._config.scheduler.slow_reader_timeout_s
         waiting_s = now_s - text.idle_since_s
         is_slow = text.has_unsent and waiting_s > limit_s
@@ -242,5 +242,5 @@ class Detokenizer:
             return
         text.close()
         text.advance(now_s)
-        self._coscheduler.send(ReaderLost(text.slot, text.epoch, ErrorInfo.of(error)))
-        self._coscheduler.send(text.report())
+        self._coscheduler.tell(ReaderLost(text.slot, text.epoch, ErrorInfo.of(error)))
+        self._coscheduler.tell(text.report())

@@ -105,7 +105,7 @@ class ComputeRing:
     def introduce(self, answers: int = 0) -> None:
         """Tell the coscheduler who is here, with how many blocks and which rows."""
         spec = self._context.spec
-        self._coscheduler.send(
+        self._coscheduler.tell(
             WorkerAttached(
                 role=spec.role,
                 index=spec.index,
@@ -260,4 +260,4 @@ class ComputeRing:
     def _send_report(self, step: int) -> None:
         report = self._batch.take_report(step)
         if report is not None:
-            self._coscheduler.send(report)
+            self._coscheduler.tell(report)

@@ -72,7 +72,7 @@ class Tokenizer:
     def introduce(self, answers: int = 0) -> None:
         """Tell the coscheduler that this incarnation is here."""
         spec = self._context.spec
-        self._coscheduler.send(
+        self._coscheduler.tell(
             WorkerAttached(
                 role=spec.role, index=spec.index, incarnation=spec.incarnation, answers=answers
             )
@@ -83,9 +83,9 @@ class Tokenizer:
         while (order := self._coscheduler.receive()) is not None:
             if isinstance(order, EncodePrompt):
                 if self._slots.load(order.slot, SlotWord.EPOCH) == order.epoch:
-                    self._coscheduler.send(self._encode(order))
+                    self._coscheduler.tell(self._encode(order))
             elif isinstance(order, EncodeProbe):
-                self._coscheduler.send(self._probe(order))
+                self._coscheduler.tell(self._probe(order))
             elif isinstance(order, AttachWorker):
                 self.introduce(order.coscheduler_incarnation)
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import Any
 
 from hybridgen.client.peer import ADMIN, Peer
-from hybridgen.ipc.runtime_dir import URI_SCHEME, Endpoints, RuntimeDir, parse_uri
+from hybridgen.ipc.runtime_dir import Endpoints, RuntimeDir, parse_target
 from hybridgen.messages import AdminReply, ClientReply, Decoder, TextReply
 from hybridgen.request import ID_BYTES
 
@@ -30,9 +29,7 @@ class Address:
     """
 
     def __init__(self, target: str | os.PathLike[str]) -> None:
-        text = os.fspath(target)
-        path = parse_uri(text) if text.startswith(URI_SCHEME) else Path(text)
-        self._endpoints: Endpoints = RuntimeDir.open(path).endpoints
+        self._endpoints: Endpoints = RuntimeDir.open(parse_target(os.fspath(target))).endpoints
         # ROUTER sockets keep identities that begin with a zero byte for themselves.
         self.identity = b"c" + os.urandom(ID_BYTES - 1)
 

@@ -16,6 +16,7 @@ not deliver to ``handle_unreachable``, and calls ``tick`` when it asked for it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -60,7 +61,7 @@ from hybridgen.scheduler.tree_shape import TreeShape
 from hybridgen.scheduler.worker_facts import WorkerFacts
 from hybridgen.scheduler.worker_pool import WorkerPool
 
-#: While there is work, progress is looked at this often.
+#: While there are requests, their clients and the workers are looked after this often.
 WATCH_S = 1.0
 #: Absent workers are asked to introduce themselves this often.
 ABSENT_S = 0.1
@@ -108,6 +109,7 @@ class Coscheduler:
         self._build_desks()
         self._route()
         self._next_watch_s = clock()
+        self._next_knock_s = math.inf
 
     def _build(self, shape: TreeShape) -> None:
         clock, book, ledger, outbox = self._clock, self._book, self._ledger, self._outbox
@@ -243,7 +245,7 @@ class Coscheduler:
         if request_id is not None:
             self._desk.refuse(client_id, request_id, error)
 
-    def tick(self, gpu_progress: int = 0) -> float:
+    def tick(self, gpu_progress: int | None = None) -> float:
         """Do what is due by now.
 
         Args:
@@ -252,17 +254,15 @@ class Coscheduler:
         Returns:
             Seconds until it should be called again; calling earlier does no harm.
         """
-        now_s = self._clock()
-        if now_s >= self._next_watch_s:
-            wait_s = WATCH_S if self._batch.has_work else IDLE_S
-            self._next_watch_s = now_s + (ABSENT_S if self._recovery.ask_again() else wait_s)
         self._health.observe(gpu_progress)
+        self._watch()
         self._retirement.ring_alarms()
         self._encoding.expire_probes()
         self._clients.cancel_absent()
         self._schedule()
         next_s = min(
             self._next_watch_s,
+            self._next_knock_s,
             self._retirement.alarms.next_s(),
             self._encoding.alarms.next_s(),
             self._clients.next_s(),
@@ -317,6 +317,27 @@ class Coscheduler:
     def _num_waiting(self) -> int:
         num_live = len(self._book) - self._retirement.num_over
         return max(num_live - len(self._batch.rows), 0)
+
+    def _watch(self) -> None:
+        """Look from time to time whether workers and clients are there."""
+        now_s = self._clock()
+        if self._book:
+            self._next_watch_s = min(self._next_watch_s, now_s + WATCH_S)
+            self._next_knock_s = min(self._next_knock_s, now_s + WATCH_S)
+        if now_s >= self._next_watch_s:
+            wait_s = WATCH_S if self._book else IDLE_S
+            self._next_watch_s = now_s + (ABSENT_S if self._recovery.ask_again() else wait_s)
+        if now_s >= self._next_knock_s:
+            self._next_knock_s = now_s + WATCH_S if self._book else math.inf
+            self._knock()
+
+    def _knock(self) -> None:
+        """A client may vanish while nothing else is said to it; what cannot be sent shows it."""
+        client_ids = self._book.client_ids()
+        if client_ids:
+            report = self.health()
+            for client_id in client_ids:
+                self._outbox.to_client(client_id, report)
 
     def _schedule(self) -> None:
         self._desk.seat_backlog()

@@ -30,15 +30,15 @@ class Health:
         self._progress_s: float | None = None  # when it last changed
         self._busy_s: float | None = None  # since when there is work
 
-    def observe(self, gpu_progress: int = 0) -> None:
-        """Look at the running rows, and at the gpu process's own progress counter."""
+    def observe(self, gpu_progress: int | None = None) -> None:
+        """Look at the running rows, and at the gpu process's own progress counter where given."""
         now_s = self._clock()
         if not self._batch.has_work:
             self._busy_s = None
         elif self._busy_s is None:
             self._busy_s = now_s
         generated = sum(map(self._ledger.num_generated, self._batch.rows.values()))
-        progress = (generated, gpu_progress)
+        progress = (generated, self._progress[1] if gpu_progress is None else gpu_progress)
         if progress != self._progress:
             self._progress = progress
             self._progress_s = now_s

@@ -68,6 +68,10 @@ class RequestBook:
         record = self._by_slot[slot]
         return record if record is not None and record.epoch == epoch else None
 
+    def client_ids(self) -> list[bytes]:
+        """Clients that have live requests."""
+        return list(self._by_client)
+
     def of_client(self, client_id: bytes) -> list[RequestRecord]:
         """All live requests of one client."""
         return list(self._by_client.get(client_id, {}).values())

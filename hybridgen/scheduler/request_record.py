@@ -163,3 +163,15 @@ class FinishedRequest(NamedTuple):
     total_s: float
     num_preemptions: int
     deaths: int
+
+    def __str__(self) -> str:
+        """``request <id>: stop, 3 + 50 tokens, 0.091 s (0.003 queued), slot 0``, and rare things."""
+        ending = self.finish_reason if not self.error_code else f"error {self.error_code}"
+        queued = "never ran" if math.isnan(self.queue_s) else f"{self.queue_s:.3f} queued"
+        line = (
+            f"request {self.request_id.hex()}: {ending}, "
+            f"{self.num_prompt_tokens} + {self.num_tokens} tokens, "
+            f"{self.total_s:.3f} s ({queued}), slot {self.slot}"
+        )
+        rare = {"preemptions": self.num_preemptions, "deaths": self.deaths}
+        return line + "".join(f", {count} {name}" for name, count in rare.items() if count)

@@ -253,8 +253,9 @@ def test_a_server_that_never_came_is_peer_gone_and_a_mute_one_a_timeout(tmp_path
 def test_addresses_that_cannot_be_are_refused_at_once(tmp_path: Path) -> None:
     with pytest.raises(PeerGone, match="no server"):
         Client(tmp_path / "nothing")
-    with pytest.raises(ConfigError, match="address"):
-        Client("hybridgen://relative/path")
+    for address in ("hybridgen://relative/path", ""):
+        with pytest.raises(ConfigError, match="address"):
+            Client(address)
 
 
 def test_the_clients_thread_ends_with_the_client(server: FakeServer) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import zmq
 
-from hybridgen.errors import AlreadyRunning, ConfigError, InvalidRequest, MessageCorrupt
+from hybridgen.errors import AlreadyRunning, ConfigError, InvalidRequest, MessageCorrupt, RingFull
 from hybridgen.ipc.channel import Dealer, Poller, Router, SendResult
 from hybridgen.ipc.doorbell import Doorbell
 from hybridgen.ipc.zmq_options import MAX_CLIENT_FRAME_BYTES, CurveKeys
@@ -107,6 +107,14 @@ def test_a_peer_that_does_not_read_blocks_and_loses_nothing(router: Router, endp
 def test_a_dealer_whose_queue_is_full_says_so(short_dir: Path) -> None:
     with closing(Dealer(f"ipc://{short_dir}/none", b"d", REPLIES, high_water=4)) as dealer:
         assert [dealer.send(QueryHealth(b"q")) for _ in range(5)] == [True] * 4 + [False]
+
+
+def test_a_fact_that_must_not_be_lost_raises_when_the_queue_is_full(short_dir: Path) -> None:
+    with closing(Dealer(f"ipc://{short_dir}/nobody", b"d", REPLIES, high_water=2)) as dealer:
+        dealer.tell(QueryHealth(b"1"))
+        dealer.tell(QueryHealth(b"2"))
+        with pytest.raises(RingFull, match="QueryHealth"):
+            dealer.tell(QueryHealth(b"3"))
 
 
 @pytest.mark.parametrize(

@@ -147,3 +147,10 @@ def test_a_uri_names_its_directory_whatever_its_letters(name: str) -> None:
 def test_what_is_no_uri_is_refused(uri: str) -> None:
     with pytest.raises(ConfigError, match="hybridgen://"):
         parse_uri(uri)
+
+
+def test_a_name_that_no_socket_address_can_carry_is_refused(short_dir: Path) -> None:
+    path = short_dir / os.fsdecode(b"\xff\xfe")
+    with pytest.raises(ConfigError, match="UTF-8"):
+        RuntimeDir.create(path, "0")
+    assert not path.exists()

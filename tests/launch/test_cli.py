@@ -187,6 +187,32 @@ def test_a_traceback_is_shown_at_debug_only(
     assert errors.splitlines()[-2:] == ["error: broken", "  field: magic"]
 
 
+@pytest.mark.parametrize("command", ["version", "inspect mock", "config show"])
+@pytest.mark.parametrize("output", [">&-", ">/dev/full", "2>&-"])
+def test_output_that_cannot_be_written_is_no_traceback(command: str, output: str) -> None:
+    done = subprocess.run(
+        ["/bin/sh", "-c", f"{sys.executable} -P -m hybridgen {command} {output}"],
+        env=child_environment(),
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    is_full = "full" in output
+    assert done.returncode == (74 if is_full else 0)
+    assert ("No space left" in done.stderr) == is_full
+    assert "Traceback" not in done.stderr
+    assert "Exception" not in done.stderr
+
+
+def test_a_terminal_that_knows_ascii_only_gets_question_marks() -> None:
+    done = hybridgen(
+        "complete", "--dry-run", "mock", "--served-model-name", "語", PYTHONIOENCODING="ascii"
+    )
+    assert done.returncode == 0
+    assert "?" in done.stdout
+
+
 def test_an_interrupt_exits_130(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(_arguments: object) -> int:
         raise KeyboardInterrupt

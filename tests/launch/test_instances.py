@@ -45,6 +45,24 @@ def test_a_directory_that_was_just_made_may_belong_to_a_start() -> None:
     assert young.is_dir()
 
 
+def test_a_tree_that_ends_while_one_looks_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = instance_path("0000000f")
+    entry.mkdir()
+
+    def end_now(path: Path) -> bool:
+        path.rmdir()
+        return False
+
+    monkeypatch.setattr(instances, "is_alive", end_now)
+    assert instances.running() == []
+
+
+def test_a_tree_is_also_found_by_its_directory(tmp_path: Path) -> None:
+    assert instances.find(str(tmp_path)) == tmp_path
+    with pytest.raises(ConfigError, match="address"):
+        instances.find("")
+
+
 def test_entries_of_dead_trees_are_swept(tmp_path: Path) -> None:
     dead = instance_path("0000000c")
     dead.mkdir()

@@ -100,6 +100,25 @@ def test_the_tree_ends_with_its_owner() -> None:
     eventually(lambda: not any(process.is_running() for process in family), 5.0)
 
 
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
+def test_a_forked_child_neither_stops_the_tree_nor_keeps_it_alive() -> None:
+    handle = start_tree(mock_config())
+    child = os.fork()
+    if child == 0:
+        handle.stop()  # what an atexit handler of the parent would do here
+        signal.pause()
+    try:
+        supervisor = psutil.Process(handle.pid)
+        with Client(handle.uri) as client:
+            assert client.ps().is_ready
+        handle._line.close()  # as when the parent dies
+        eventually(lambda: not supervisor.is_running() or supervisor.status() == "zombie", 5.0)
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        handle.stop()
+
+
 def test_flags_give_the_same_configuration_again() -> None:
     config = mock_config(
         dtype="float32", disable_cpu_affinity=True, drain_timeout_s=0.5, mock_eos_bias=-1.25

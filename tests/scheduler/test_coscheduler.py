@@ -331,6 +331,20 @@ def test_a_client_that_stays_unreachable_loses_its_requests() -> None:
     assert [final.finish_reason for final in stage.finals()] == ["cancelled"]
 
 
+def test_clients_with_requests_are_knocked_at_so_that_their_absence_shows() -> None:
+    stage = SchedulerStage()
+    stage.advance(20.0)
+    stage.submit()
+    stage.submit()
+    stage.scheduler.tick()
+    stage.advance(1.0)
+    (knock,) = stage.pop(HealthReport)
+    assert knock.request_id == b""
+    stage.scheduler.handle_unreachable(ToClient(CLIENT, knock))
+    stage.advance(1.0)
+    assert [final.finish_reason for final in stage.finals()] == ["cancelled"] * 2
+
+
 def test_tokenize_goes_through_a_tokenizer_without_a_slot() -> None:
     stage = SchedulerStage()
     stage.client(TokenizePrompt(b"t" * 16, TextPrompt("hi")))
@@ -374,7 +388,7 @@ def test_readiness_needs_every_role_and_a_recent_step() -> None:
 
     def status() -> str:
         stage.client(QueryHealth(bytes(16)))
-        (report,) = stage.pop(HealthReport)
+        report = stage.pop(HealthReport)[-1]
         assert report.is_ready == (report.status in ("ready",))
         return report.status
 
@@ -390,6 +404,17 @@ def test_readiness_needs_every_role_and_a_recent_step() -> None:
     assert status() == "ready"
     stage.died("detokenizer")
     assert status() == "not ready: no detokenizer"
+
+
+def test_asking_for_health_does_not_pass_for_progress() -> None:
+    stage = SchedulerStage()
+    stage.submit()
+    stage.run()
+    for _ in range(12):
+        stage.clock.advance(1.0)
+        stage.scheduler.tick(gpu_progress=5)
+        stage.scheduler.health()
+    assert stage.scheduler.health().status.startswith("not ready: no step")
 
 
 def _key(row: SlotEvent) -> tuple[int, int]:

@@ -15,6 +15,7 @@ from hybridgen.messages import (
     AckFinished,
     AttachWorker,
     ClientReply,
+    CloseText,
     Decoder,
     DetokenizerOrder,
     DrainWorker,
@@ -257,6 +258,15 @@ def test_the_slot_of_a_client_that_left_does_not_wait_for_its_confirmation(
     (order,) = tokenizer.hear(EncodePrompt)
     error = ErrorInfo.of(InvalidRequest("this cannot be encoded"))
     tokenizer.say(PromptRejected(order.slot, order.epoch, error))
+    tree.turn_until(lambda: detokenizer.hear(CloseText))
+    flushed = TextFinished(
+        slot=order.slot,
+        epoch=order.epoch,
+        num_tokens=0,
+        num_chars=0,
+        finish_reason=FinishReason.CANCELLED,
+    )
+    detokenizer.say(flushed)
     tree.turn_until(lambda: workplace.slots.load(order.slot, SlotWord.STATE) == SlotState.FREE)
 
 

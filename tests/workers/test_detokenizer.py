@@ -120,10 +120,15 @@ class Desk:
         eventually(turned, 5.0)
 
     def open(self, slot: int, epoch: int) -> bytes:
-        """Open a text that is in its slot; its request."""
-        opened = self.place.slots.request_id(slot)
+        """Open a text that is in its slot, and see that it is; its request."""
         self.coscheduler.send("detokenizer-0", OpenText(slot, epoch))
-        return opened
+
+        def is_open() -> bool:
+            text = self.detokenizer._by_slot.get(slot)
+            return text is not None and text.epoch == epoch
+
+        self.turn_until(is_open)
+        return self.place.slots.request_id(slot)
 
     def finished(self) -> list[TextFinished]:
         return self.coscheduler.of(TextFinished)
@@ -284,7 +289,7 @@ def test_a_replacement_sends_exactly_the_rest(workplace: Workplace) -> None:
         generate(first)
         desk.turn_until(lambda n=num_frames: len(alice.read().ids.get(request, [])) == n * 32)
     desk.replace()
-    desk.open(0, epoch)
+    desk.coscheduler.send("detokenizer-0", OpenText(0, epoch))
     alice.subscribe(request, 96, 96)
     desk.wait_for_mail()
     desk.detokenizer.turn()
