@@ -11,18 +11,3 @@ Clock = Callable[[], float]
 
 monotonic_s: Clock = time.monotonic
 monotonic_ns: Callable[[], int] = time.monotonic_ns
-
-
-class FakeClock:
-    """A clock that moves only when told to (tests, simulations)."""
-
-    def __init__(self, now_s: float = 1000.0) -> None:
-        self.now_s = now_s
-
-    def __call__(self) -> float:
-        """The time it was last moved to."""
-        return self.now_s
-
-    def advance(self, seconds: float) -> None:
-        """Move forward by ``seconds``."""
-        self.now_s += seconds

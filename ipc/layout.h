@@ -98,8 +98,7 @@ struct hg_slot {
     uint64_t line2_reserved[6];
     /* line 3. Writer: the owning detokenizer */
     uint64_t stop;      /* 0, or 1 + number of tokens up to and with the one that completed a match */
-    uint64_t delivered; /* tokens whose text was handed to the client's socket */
-    uint64_t line3_reserved[6];
+    uint64_t line3_reserved[7];
     /* line 4 on. Writer: coscheduler */
     struct hg_sampling sampling;
 };

@@ -44,7 +44,7 @@ static const struct entry ENTRIES[] = {
     FIELD(hg_slot, detokenizer), FIELD(hg_slot, tokenizer), FIELD(hg_slot, client_id),
     FIELD(hg_slot, request_id), FIELD(hg_slot, arrival_ns), FIELD(hg_slot, deadline_ns),
     FIELD(hg_slot, priority), FIELD(hg_slot, deaths), FIELD(hg_slot, generated),
-    FIELD(hg_slot, finish), FIELD(hg_slot, stop), FIELD(hg_slot, delivered),
+    FIELD(hg_slot, finish), FIELD(hg_slot, stop),
     FIELD(hg_slot, sampling),
 
     SIZE(hg_step), FIELD(hg_step, ready), FIELD(hg_step, num_rows),

@@ -7,7 +7,7 @@
                detokenizer · tokenizer
       line 1   client_id[16] · request_id[16] · arrival_ns · deadline_ns · priority · deaths
       line 2   generated · finish                 written by the sampler of the row's lane
-      line 3   stop · delivered                   written by the owning detokenizer
+      line 3   stop                               written by the owning detokenizer
       line 4…  sampling parameters                lines 0, 1 and 4… are the coscheduler's
 
 States: FREE → ENCODING → WAITING → PREFILL → RUNNING → FINISHED → FREE; a preempted row goes from
@@ -67,7 +67,6 @@ class SlotWord(enum.IntEnum):
     GENERATED = 128
     FINISH = 136
     STOP = 192
-    DELIVERED = 200
 
 
 class RowError(enum.IntEnum):

@@ -215,6 +215,8 @@ class Supervisor:
                 self._phase, self._deadline_s = Phase.RUNNING, None
                 self._listener.tree_ready()
             return
+        if self._phase is Phase.STOPPING:
+            return  # it was still starting when the stop came
         logger.info("%s is back (incarnation %d)", child.plan.name, child.incarnation)
         if self._phase is Phase.DRAINING and child.plan.role is Role.COSCHEDULER:
             left_s = max(0.0, (self._deadline_s or 0.0) - DRAIN_SLACK_S - self._clock())

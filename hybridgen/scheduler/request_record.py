@@ -165,7 +165,7 @@ class FinishedRequest(NamedTuple):
     deaths: int
 
     def __str__(self) -> str:
-        """``request <id>: stop, 3 + 50 tokens, 0.091 s (0.003 queued), slot 0``, and rare things."""
+        """``request <id>: stop, 3 + 50 tokens, 0.091 s (0.003 queued), slot 0``, rare things."""
         ending = self.finish_reason if not self.error_code else f"error {self.error_code}"
         queued = "never ran" if math.isnan(self.queue_s) else f"{self.queue_s:.3f} queued"
         line = (

@@ -50,7 +50,7 @@ def test_clearing_the_worker_lines_leaves_the_coschedulers_lines() -> None:
         for word in SlotWord:
             table.store(slot, word, 7)
     table.clear_worker_lines(0)
-    cleared = {SlotWord.GENERATED, SlotWord.FINISH, SlotWord.STOP, SlotWord.DELIVERED}
+    cleared = {SlotWord.GENERATED, SlotWord.FINISH, SlotWord.STOP}
     assert {word for word in SlotWord if table.load(0, word) == 0} == cleared
     assert all(table.load(1, word) == 7 for word in SlotWord)
 

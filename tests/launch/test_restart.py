@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import pytest
 
-from hybridgen.clock import FakeClock
 from hybridgen.config import ServerSection
 from hybridgen.ipc.board import Role
 from hybridgen.launch.restart import (
@@ -11,6 +10,7 @@ from hybridgen.launch.restart import (
     SpentAction,
     restart_policies,
 )
+from tests.support.fake_clock import FakeClock
 
 POLICY = RestartPolicy(3, 30.0, SpentAction.DEGRADE)
 

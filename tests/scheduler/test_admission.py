@@ -4,7 +4,6 @@ import math
 
 import pytest
 
-from hybridgen.clock import FakeClock
 from hybridgen.config import SchedulerSection
 from hybridgen.errors import ContextLengthExceeded, InvalidRequest, QueueFull
 from hybridgen.messages import SubmitRequest
@@ -12,6 +11,7 @@ from hybridgen.request import IdsPrompt, Prompt, SamplingParams, TextPrompt
 from hybridgen.scheduler.admission import Admission
 from hybridgen.scheduler.finish_rate import FinishRate
 from hybridgen.scheduler.tree_shape import TreeShape
+from tests.support.fake_clock import FakeClock
 
 SHAPE = TreeShape(num_tokenizers=1, num_detokenizers=1, vocab_size=100, max_model_len=64)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from typing import Any, TypeVar
 
-from hybridgen.clock import FakeClock
 from hybridgen.config import SchedulerSection
 from hybridgen.ipc.slot_table import Finish, RowError, SlotState, SlotTable, SlotWord, pack_finish
 from hybridgen.messages import (
@@ -25,6 +24,7 @@ from hybridgen.request import FinishReason, Prompt, SamplingParams, TextPrompt
 from hybridgen.scheduler.coscheduler import Coscheduler
 from hybridgen.scheduler.outbox import Addressed, ToClient, ToSupervisor, ToWorker
 from hybridgen.scheduler.tree_shape import TreeShape
+from tests.support.fake_clock import FakeClock
 
 CLIENT = b"client-0123456-x"
 Kind = TypeVar("Kind")

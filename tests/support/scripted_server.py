@@ -11,9 +11,9 @@ from hybridgen.client.event import Answer, End
 from hybridgen.client.limits import ClientLimits
 from hybridgen.client.peer import COSCHEDULER, Peer
 from hybridgen.client.session import Session
-from hybridgen.clock import FakeClock
 from hybridgen.messages import SubscribeText, TextDelta, TextDeltas
 from hybridgen.request import Prompt, SamplingParams, TextPrompt
+from tests.support.fake_clock import FakeClock
 
 
 class GoldenText:

@@ -9,7 +9,6 @@ from typing import Any
 
 import msgspec
 
-from hybridgen.clock import FakeClock
 from hybridgen.config import SchedulerSection
 from hybridgen.ipc.slot_table import SlotTable
 from hybridgen.ipc.token_store import TokenStore
@@ -25,6 +24,7 @@ from hybridgen.request import IdsPrompt, SamplingParams
 from hybridgen.scheduler.coscheduler import Coscheduler
 from hybridgen.scheduler.outbox import ToClient, ToWorker
 from hybridgen.scheduler.tree_shape import TreeShape
+from tests.support.fake_clock import FakeClock
 from tests.support.simulated_workers import (
     EOS,
     VOCAB,

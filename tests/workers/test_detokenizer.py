@@ -10,7 +10,6 @@ from typing import Any, ClassVar
 import pytest
 import zmq
 
-from hybridgen.clock import FakeClock
 from hybridgen.formats.mock_model import token_bytes
 from hybridgen.ipc import channel
 from hybridgen.ipc.channel import Router, SendResult
@@ -34,6 +33,7 @@ from hybridgen.request import FinishReason, SamplingParams, TokenLogprob
 from hybridgen.workers import detokenizer
 from hybridgen.workers.detokenizer import Detokenizer, run
 from tests.support.eventually import eventually
+from tests.support.fake_clock import FakeClock
 from tests.workers.workplace import LOGPROB_DEPTH, FactSocket, Workplace, request_id
 
 ALICE, BOB = b"client-alice-000", b"client-bob-00000"

@@ -1,0 +1,69 @@
+"""What a batch has to tell the coscheduler, held back until it is true."""
+
+from __future__ import annotations
+
+import enum
+from typing import NamedTuple
+
+from hybridgen.messages import SlotEvent, StepReport
+from hybridgen.scheduler.device_row import DeviceRow
+
+
+class Departure(enum.Enum):
+    """Why a row left."""
+
+    FINISHED = enum.auto()
+    RETIRED = enum.auto()
+
+
+class _Leaver(NamedTuple):
+    row: DeviceRow
+    why: Departure
+    last_step: int  # newest step in flight when it left; 0: none
+
+
+class RowEvents:
+    """Events since the last report, and rows that have left but are still touched."""
+
+    def __init__(self) -> None:
+        self.prefilled: list[SlotEvent] = []
+        self.starving: list[SlotEvent] = []
+        self._left: dict[Departure, list[SlotEvent]] = {why: [] for why in Departure}
+        self._leavers: list[_Leaver] = []
+
+    def leave(self, row: DeviceRow, why: Departure, last_step: int) -> None:
+        """``row`` is in no step after ``last_step``; told once that one is over."""
+        self._leavers.append(_Leaver(row, why, last_step))
+
+    def deny(self, event: SlotEvent) -> None:
+        """A row that is to be retired is not here: confirm that, now or with its departure."""
+        if not any(leaver.row.key == (event.slot, event.epoch) for leaver in self._leavers):
+            self._left[Departure.RETIRED].append(event)
+
+    def release(self, oldest: int | None) -> None:
+        """Tell of rows that no step (from ``oldest`` on) and no piece of prefill touches."""
+        staying = []
+        for leaver in self._leavers:
+            row = leaver.row
+            is_off = oldest is None or leaver.last_step < oldest
+            if is_off and row.num_chunks_out == 0:
+                self._left[leaver.why].append(SlotEvent(row.slot, row.epoch))
+            else:
+                staying.append(leaver)
+        self._leavers = staying
+
+    def take_report(self, step: int) -> StepReport | None:
+        """What happened since the last report, if anything."""
+        finished, retired = self._left[Departure.FINISHED], self._left[Departure.RETIRED]
+        if not (self.prefilled or finished or retired or self.starving):
+            return None
+        report = StepReport(
+            step=step,
+            prefilled=self.prefilled,
+            finished=finished,
+            retired=retired,
+            starving=self.starving,
+        )
+        self.prefilled, self.starving = [], []
+        self._left = {why: [] for why in Departure}
+        return report
