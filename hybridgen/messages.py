@@ -49,12 +49,26 @@ class ErrorInfo(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @classmethod
     def of(cls, error: HybridGenError) -> ErrorInfo:
-        """Wire form of ``error``."""
-        return cls(error.code, error.message, error.fields)
+        """Wire form of ``error``, which can be sent whatever stands in it."""
+        fields = {name: _sendable(value) for name, value in error.fields.items()}
+        return cls(error.code, _well_formed(error.message), fields)
 
     def exception(self) -> HybridGenError:
         """The error as the same class that was raised."""
         return from_wire(self.code, self.message, self.fields)
+
+
+def _sendable(value: FieldValue) -> FieldValue:
+    if isinstance(value, str):
+        return _well_formed(value)
+    if isinstance(value, int) and not -(2**63) <= value < 2**64:
+        return f"an integer of {value.bit_length()} bits"
+    return value
+
+
+def _well_formed(text: str) -> str:
+    """``text`` with lone surrogates, which no UTF-8 can carry, as escapes."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 # --- client → coscheduler -----------------------------------------------------------------------

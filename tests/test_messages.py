@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from hybridgen import messages
 from hybridgen.config import Config
-from hybridgen.errors import MessageCorrupt, QueueFull
+from hybridgen.errors import InvalidRequest, MessageCorrupt, QueueFull
 from hybridgen.messages import Decoder, Message, encode
 from hybridgen.request import (
     ChatMessage,
@@ -204,3 +204,16 @@ def test_an_error_crosses_as_its_class_and_fields() -> None:
     again = messages.ErrorInfo.of(error).exception()
     assert type(again) is QueueFull
     assert again.fields == error.fields
+
+
+def test_an_error_can_be_sent_whatever_stands_in_it() -> None:
+    error = InvalidRequest("no \ud800", param="\udfff", value=10**5000, limit=-(2**63))
+    again = decode_error(messages.encode(messages.ErrorInfo.of(error)))
+    assert again.message == "no \\ud800"
+    assert again.fields["param"] == "\\udfff"
+    assert again.fields["value"] == f"an integer of {(10**5000).bit_length()} bits"
+    assert again.fields["limit"] == -(2**63)
+
+
+def decode_error(frame: bytes) -> messages.ErrorInfo:
+    return msgspec.msgpack.decode(frame, type=messages.ErrorInfo)

@@ -67,8 +67,12 @@ class ByteEncoder:
     """The mock model's encoder: id = byte."""
 
     def encode_run(self, text: str, is_first: bool) -> list[int]:  # noqa: ARG002 - no state
-        """The text's UTF-8 bytes."""
-        return [*text.encode()]
+        """The text's UTF-8 bytes.
+
+        Raises:
+            InvalidRequest: it holds a lone surrogate.
+        """
+        return [*check_text(text)]
 
 
 def check_text(text: str, param: str = "prompt") -> bytes:
