@@ -62,7 +62,7 @@ class SchedulerSection(Section, frozen=True):
 
     max_num_seqs: Annotated[int, Meta(ge=1, le=1024)] = 64
     """Most sequences in one decode step."""
-    prefill_chunk: Annotated[int, Meta(ge=16, le=8192)] = 256
+    prefill_chunk: Annotated[int, Meta(ge=16, le=8192)] = 64
     """Most prompt tokens computed between two decode steps."""
     backlog_limit: Annotated[int, Meta(ge=0, le=100_000)] = 100
     """Queued requests beyond which new ones are answered queue_full with retry_after_s."""
