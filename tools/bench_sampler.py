@@ -160,11 +160,11 @@ def bench_torch(row: Floats, history: Ints, seconds: float) -> None:
         show(what, "torch", measure(torch_sampler(row, history, top_k=top_k), seconds))
 
 
-def llama_chain(llama: Any, history: Ints) -> Any:
+def llama_chain(llama: Any, vocab_size: int, history: Ints) -> Any:
     """llama.cpp's chain for the same settings, its penalties fed with the history."""
     chain = llama.llama_sampler_chain_init(llama.llama_sampler_chain_default_params())
     for sampler in (
-        llama.llama_sampler_init_penalties(HISTORY, 1.1, 0.1, 0.1),
+        llama.llama_sampler_init_penalties(vocab_size, HISTORY, 1.1, 0.1, 0.1),
         llama.llama_sampler_init_top_k(50),
         llama.llama_sampler_init_top_p(0.9, 1),
         llama.llama_sampler_init_temp(0.7),
@@ -185,7 +185,7 @@ def bench_llama_cpp(row: Floats, history: Ints, seconds: float) -> None:
 
     import llama_cpp as llama
 
-    chain = llama_chain(llama, history)
+    chain = llama_chain(llama, len(row), history)
     item = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
     data = np.zeros(len(row), item)
     array = llama.llama_token_data_array(
