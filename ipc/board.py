@@ -220,6 +220,10 @@ class Board:
             counters,
         )
 
+    def progress(self, i: int) -> int:
+        """Turns of the loop of process ``i`` so far; one load."""
+        return _native.load(self.buf, self._base(i) + _PROGRESS)
+
     def state(self, i: int) -> ProcessState:
         """How far process ``i`` is; one load, for loops that ask every step."""
         return ProcessState(_native.load(self.buf, self._base(i) + _STATE))

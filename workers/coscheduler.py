@@ -36,6 +36,8 @@ Addressee = tuple[str, bytes]
 
 #: A full socket is tried again after this long.
 RETRY_WAIT_S = 0.01
+#: The board is read and written at most this often: it is for people, and costs as much as a turn.
+ACCOUNT_S = 0.1
 
 
 def run(spec: WorkerSpec, control: ControlSocket) -> int:
@@ -81,6 +83,7 @@ class CoschedulerHost:
         self._gpu_line = spec.worker_names.index("gpu-0")
         self._waiting: dict[Addressee, deque[Addressed]] = {}
         self._tick_wait_s = 0.0
+        self._account_s = 0.0
         self._poller = Poller()
         for source in (self._workers, self._clients, context.control):
             self._poller.add(source)
@@ -97,9 +100,11 @@ class CoschedulerHost:
             self._scheduler.handle_worker(received[1])
         while (received := self._clients.receive()) is not None:
             self._scheduler.handle_client(*received)
-        self._tick_wait_s = self._scheduler.tick(self._board.snapshot(self._gpu_line).progress)
+        is_due = monotonic_s() >= self._account_s
+        gpu_progress = self._board.progress(self._gpu_line) if is_due else None
+        self._tick_wait_s = self._scheduler.tick(gpu_progress)
         self._flush()
-        self._account()
+        self._account(is_due)
 
     def _flush(self) -> None:
         """Send what waits, then what is new; order is kept for each addressee."""
@@ -132,15 +137,19 @@ class CoschedulerHost:
             client_id, _request_id_of(frame), InvalidRequest(error.message, remedy=remedy)
         )
 
-    def _account(self) -> None:
-        """One log line for each request that ended, and the numbers on the board."""
+    def _account(self, is_due: bool) -> None:
+        """One log line for each request that ended; now and then the numbers on the board."""
         finished = self._scheduler.take_finished()
         for request in finished:
             logger.info("%s", request)
         line = self._context.line
-        for counter, value in self._scheduler.board_counters().items():
-            line.set(counter, value)
         line.tick(len(finished))
+        if is_due:
+            self._account_s = monotonic_s() + ACCOUNT_S
+            for counter, value in self._scheduler.board_counters().items():
+                line.set(counter, value)
+        else:
+            self._tick_wait_s = min(self._tick_wait_s, ACCOUNT_S)  # the last change shows too
 
     def close(self) -> None:
         """Close the sockets."""

@@ -63,6 +63,8 @@ from hybridgen.scheduler.worker_pool import WorkerPool
 
 #: While there are requests, their clients and the workers are looked after this often.
 WATCH_S = 1.0
+#: All running rows are looked at for progress at most this often.
+LOOK_S = 0.1
 #: Absent workers are asked to introduce themselves this often.
 ABSENT_S = 0.1
 IDLE_S = 60.0
@@ -110,6 +112,7 @@ class Coscheduler:
         self._route()
         self._next_watch_s = clock()
         self._next_knock_s = math.inf
+        self._next_look_s = -math.inf
 
     def _build(self, shape: TreeShape) -> None:
         clock, book, ledger, outbox = self._clock, self._book, self._ledger, self._outbox
@@ -254,7 +257,10 @@ class Coscheduler:
         Returns:
             Seconds until it should be called again; calling earlier does no harm.
         """
-        self._health.observe(gpu_progress)
+        now_s = self._clock()
+        if gpu_progress is not None or now_s >= self._next_look_s:
+            self._next_look_s = now_s + LOOK_S
+            self._health.observe(gpu_progress)
         self._watch()
         self._retirement.ring_alarms()
         self._encoding.expire_probes()
