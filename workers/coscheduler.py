@@ -94,8 +94,9 @@ class CoschedulerHost:
     def turn(self) -> None:
         """Wait for anything, handle all of it, say what there is to say."""
         wait_s = min(self._tick_wait_s, IDLE_WAIT_S)
-        self._poller.poll(min(wait_s, RETRY_WAIT_S) if self._waiting else wait_s)
-        self._context.read_orders()
+        ready = self._poller.poll(min(wait_s, RETRY_WAIT_S) if self._waiting else wait_s)
+        if self._context.control in ready:
+            self._context.read_orders()
         while (received := self._workers.receive()) is not None:
             self._scheduler.handle_worker(received[1])
         while (received := self._clients.receive()) is not None:

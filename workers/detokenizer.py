@@ -106,9 +106,11 @@ class Detokenizer:
 
     def turn(self) -> None:
         """Wait for anything, then move every text on."""
-        self._poller.poll(RETRY_WAIT_S if self._has_blocked else IDLE_WAIT_S)
-        self._doorbell.clear()
-        self._context.read_orders()
+        ready = self._poller.poll(RETRY_WAIT_S if self._has_blocked else IDLE_WAIT_S)
+        if self._doorbell in ready:
+            self._doorbell.clear()
+        if self._context.control in ready:
+            self._context.read_orders()
         while (order := self._coscheduler.receive()) is not None:
             self._handle_order(order)
         while (received := self._clients.receive()) is not None:
