@@ -338,7 +338,7 @@ def _keys(thing: HasSockets | HasFileno) -> tuple[Any, ...]:
 def _receive_frames(socket: zmq.Socket[bytes], num_frames: int) -> list[bytes] | None:
     """The frames of the next message; surplus ones turn its last frame into an unreadable one."""
     # Asking is several times cheaper than the exception that an empty socket raises.
-    if not socket.getsockopt(zmq.EVENTS) & zmq.POLLIN:  # type: ignore[operator]  # an int option
+    if not int(socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
         return None
     try:
         frames = [socket.recv(zmq.NOBLOCK)]

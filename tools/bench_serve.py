@@ -4,7 +4,7 @@
 
 speed  demo model, 64-token prompts, 64 tokens out, at 1, 4 and 16 closed-loop clients
 peer   the same load through transformers' generate (padded batch), in this run
-cpu    mock engine, 1 and 64 streams: CPU time of every process but gpu, per generated token
+cpu    mock engine, 64-token prompts, 256 out, at 1 and 64 streams: CPU time of every process but gpu, per generated token
 idle   demo tree without work: share of one core over 30 s; resident memory by role
 start  spawn → ready of the demo model, weights in the page cache
 """
@@ -25,9 +25,14 @@ from hybridgen.launch.tree import TreeHandle, start_tree
 
 NUM_PROMPT_TOKENS = 64
 NUM_OUT = 64
-PARAMS = SamplingParams(
-    temperature=0.7, top_p=0.9, seed=1, max_tokens=NUM_OUT, min_tokens=NUM_OUT, ignore_eos=True
-)
+NUM_OUT_CPU = 256
+
+
+def params(num_out: int) -> SamplingParams:
+    """Sampled, and of a fixed length."""
+    return SamplingParams(
+        temperature=0.7, top_p=0.9, seed=1, max_tokens=num_out, min_tokens=num_out, ignore_eos=True
+    )
 
 
 def start(**options: object) -> TreeHandle:
@@ -50,10 +55,12 @@ class Times:
         self.num_tokens = 0
 
 
-async def one_stream(client: AsyncClient, ids: list[int], times: Times) -> None:
+async def one_stream(
+    client: AsyncClient, ids: list[int], times: Times, num_out: int = NUM_OUT
+) -> None:
     """One request; gaps are per token, a chunk of k tokens counts as k gaps."""
     asked_s = last_s = time.perf_counter()
-    async with client.submit(ids, PARAMS) as stream:
+    async with client.submit(ids, params(num_out)) as stream:
         async for chunk in stream:
             now_s = time.perf_counter()
             num_new = len(chunk.token_ids)
@@ -66,7 +73,7 @@ async def one_stream(client: AsyncClient, ids: list[int], times: Times) -> None:
 
 
 async def closed_loop(
-    uri: str, num_clients: int, num_rounds: int, vocab_size: int
+    uri: str, num_clients: int, num_rounds: int, vocab_size: int, num_out: int = NUM_OUT
 ) -> tuple[Times, float]:
     """``num_clients`` clients ask ``num_rounds`` times each, one request at a time."""
     times = Times()
@@ -75,7 +82,7 @@ async def closed_loop(
         for turn in range(num_rounds):
             first = number * 131 + turn * 17
             ids = [260 + (first + i * 7) % (vocab_size - 300) for i in range(NUM_PROMPT_TOKENS)]
-            await one_stream(client, ids, times)
+            await one_stream(client, ids, times, num_out)
 
     async with AsyncClient(uri) as client:
         await one_stream(client, list(range(300, 364)), Times())  # warm-up
@@ -162,11 +169,13 @@ def bench_cpu() -> None:
     """CPU per generated token outside the gpu process, sampling kernel apart."""
     handle = start(model="mock", mock_step_us=5000)
     try:
-        for num_streams, num_rounds in ((1, 20), (64, 20)):
+        for num_streams, num_rounds in ((1, 5), (64, 5)):
             before = cpu_by_role(handle)
             kernel_before_ns = sampling_ns(handle)
             own_before_s = sum(psutil.Process().cpu_times()[:2])
-            times, _ = asyncio.run(closed_loop(handle.uri, num_streams, num_rounds, 512))
+            times, _ = asyncio.run(
+                closed_loop(handle.uri, num_streams, num_rounds, 512, NUM_OUT_CPU)
+            )
             own_s = sum(psutil.Process().cpu_times()[:2]) - own_before_s
             kernel_us = (sampling_ns(handle) - kernel_before_ns) / 1e3
             after = cpu_by_role(handle)
