@@ -4,7 +4,8 @@
 
 speed  demo model, 64-token prompts, 64 tokens out, at 1, 4 and 16 closed-loop clients
 peer   the same load through transformers' generate (padded batch), in this run
-cpu    mock engine, 64-token prompts, 256 out, at 1 and 64 streams: CPU time of every process but gpu, per generated token
+cpu    mock engine, 64-token prompts, 256 out, at 1 and 64 streams: CPU time of each process,
+       per generated token
 idle   demo tree without work: share of one core over 30 s; resident memory by role
 start  spawn → ready of the demo model, weights in the page cache
 """
