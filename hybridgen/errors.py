@@ -241,6 +241,7 @@ class PeerGone(IpcError):
 
     code = "peer_gone"
     retryable = True
+    exit_code = 69
 
 
 class ChannelTimeout(IpcError):
@@ -248,6 +249,7 @@ class ChannelTimeout(IpcError):
 
     code = "channel_timeout"
     retryable = True
+    exit_code = 69
 
 
 class MessageCorrupt(IpcError):

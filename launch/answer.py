@@ -19,6 +19,8 @@ class Speed(NamedTuple):
     total_s: float
     num_first_tokens: int = 1
     """Tokens that came with the first text."""
+    is_cut: bool = False
+    """Ctrl-C ended it."""
 
     def __str__(self) -> str:
         num_later, later_s = self.num_tokens - self.num_first_tokens, self.total_s
@@ -45,6 +47,7 @@ def stream_answer(client: Client, prompt: PromptLike, params: SamplingParams) ->
     started_s = monotonic_s()
     first_s = last_s = 0.0
     num_tokens = num_first = 0
+    is_cut = False
     parts: list[str] = []
     with client.submit(prompt, params) as stream:
         try:
@@ -57,7 +60,8 @@ def stream_answer(client: Client, prompt: PromptLike, params: SamplingParams) ->
                 sys.stdout.write(chunk.text)
                 sys.stdout.flush()
         except KeyboardInterrupt:
+            is_cut = True
             stream.cancel()
     sys.stdout.write("\n")
     sys.stdout.flush()
-    return "".join(parts), Speed(num_tokens, first_s, last_s, num_first)
+    return "".join(parts), Speed(num_tokens, first_s, last_s, num_first, is_cut)

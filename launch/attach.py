@@ -7,21 +7,30 @@ import sys
 from collections.abc import Iterator
 
 from hybridgen.client.client import Client
-from hybridgen.config import Config
+from hybridgen.errors import ConfigError
+from hybridgen.launch.config_sources import ResolvedConfig
 from hybridgen.launch.tree import start_tree
 
 
 @contextlib.contextmanager
-def client_for(config: Config, uri: str | None) -> Iterator[tuple[Client, str]]:
+def client_for(resolved: ResolvedConfig, uri: str | None) -> Iterator[tuple[Client, str]]:
     """Yield a client and the address; a tree that was started here is stopped at the end.
 
     Args:
-        config: of the tree to start when ``uri`` is None.
+        resolved: configuration of the tree to start when ``uri`` is None.
         uri: of a running tree.
 
     Raises:
+        ConfigError: both a model and a running tree were named.
         HybridGenError: the tree cannot start, or nobody is there.
     """
+    config = resolved.config
+    if uri is not None and resolved.sources["model"].startswith("flag"):
+        raise ConfigError(
+            "MODEL and --uri exclude each other",
+            value=f"{config.model.model} and {uri}",
+            remedy="Leave MODEL out: the running tree serves the model it was started with",
+        )
     with contextlib.ExitStack() as stack:
         if uri is None:
             if sys.stderr.isatty():

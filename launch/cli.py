@@ -10,9 +10,9 @@ import traceback
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from hybridgen.errors import ChannelTimeout, HybridGenError, PeerGone
+from hybridgen.errors import HybridGenError
 from hybridgen.launch import standard_streams
-from hybridgen.launch.exit_codes import EXIT_INTERRUPTED, EXIT_OUTPUT, EXIT_UNAVAILABLE
+from hybridgen.launch.exit_codes import EXIT_INTERRUPTED, EXIT_OUTPUT
 
 _OUTPUT_ERRORS = frozenset({errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EFBIG, errno.EPIPE})
 
@@ -55,7 +55,7 @@ def run(arguments: Sequence[str]) -> int:
         if _is_debug(arguments):
             traceback.print_exception(error)
         print(render_error(error), file=sys.stderr)
-        return EXIT_UNAVAILABLE if isinstance(error, PeerGone | ChannelTimeout) else error.exit_code
+        return error.exit_code
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except OSError as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from hybridgen.client.client import Client
-from hybridgen.launch.answer import stream_answer
+from hybridgen.launch.answer import Speed, stream_answer
 from hybridgen.request import SamplingParams
 
 
@@ -23,7 +23,7 @@ class Conversation:
         self._params = params
         self._messages = [{"role": "system", "content": system}] if system is not None else []
 
-    def ask(self, question: str) -> None:
+    def ask(self, question: str) -> Speed:
         """Stream the answer to ``question`` and its speed, and remember both texts.
 
         Raises:
@@ -33,3 +33,4 @@ class Conversation:
         text, speed = stream_answer(self._client, asked, self._params)
         self._messages = [*asked, {"role": "assistant", "content": text}]
         print(f"[{speed}]", file=sys.stderr)
+        return speed

@@ -11,6 +11,7 @@ import typer
 from hybridgen.errors import RequestError
 from hybridgen.launch.config_command import config_command
 from hybridgen.launch.config_sources import ResolvedConfig
+from hybridgen.launch.exit_codes import EXIT_INTERRUPTED, EXIT_OK
 from hybridgen.request import SamplingParams
 
 PROMPT = "> "
@@ -52,18 +53,17 @@ def chat(
 
     if question is None and not sys.stdin.isatty():
         question = sys.stdin.read().strip()
-    with client_for(resolved.config, uri) as (client, address):
+    with client_for(resolved, uri) as (client, address):
         if show_tree:
             print_tree(client.ps(), address)
             print()
         conversation = Conversation(client, sampling, system)
         if question is not None:
-            conversation.ask(question)
-            return 0
+            return EXIT_INTERRUPTED if conversation.ask(question).is_cut else EXIT_OK
         return _converse(conversation.ask)
 
 
-def _converse(ask: Callable[[str], None]) -> int:
+def _converse(ask: Callable[[str], object]) -> int:
     print("Ctrl-C stops an answer, Ctrl-D ends.", file=sys.stderr)
     while True:
         try:

@@ -9,6 +9,7 @@ import typer
 
 from hybridgen.launch.config_command import config_command
 from hybridgen.launch.config_sources import ResolvedConfig
+from hybridgen.launch.exit_codes import EXIT_INTERRUPTED, EXIT_OK
 from hybridgen.request import SamplingParams
 
 
@@ -45,14 +46,14 @@ def complete(
     from hybridgen.launch.attach import client_for
 
     text = sys.stdin.read() if prompt is None else prompt
-    with client_for(resolved.config, uri) as (client, _):
+    with client_for(resolved, uri) as (client, _):
         if is_json:
             output = client.generate(text, sampling)
             print(msgspec.json.format(msgspec.json.encode(output)).decode())
             return 0
         _, speed = stream_answer(client, text, sampling)
         print(f"[{speed}]", file=sys.stderr)
-    return 0
+    return EXIT_INTERRUPTED if speed.is_cut else EXIT_OK
 
 
 def _print_plan(resolved: ResolvedConfig) -> int:
