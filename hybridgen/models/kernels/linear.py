@@ -1,0 +1,217 @@
+"""The checked door to matrix products with few tokens."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import triton
+
+from hybridgen.errors import InternalError
+from hybridgen.models.kernels.gate import apply_gate
+from hybridgen.models.kernels.gemv import gemv_kernel
+from hybridgen.models.kernels.linear_choice import LinearChoice, LinearShape, choose_linear
+from hybridgen.models.kernels.norm import rms_norm
+from hybridgen.models.kernels.split_dot import split_dot_kernel
+from hybridgen.models.kernels.workspace import Workspace
+
+
+class LinearWeights(NamedTuple):
+    """One matrix product of the model, with what always goes with it.
+
+    Attributes:
+        weight: [num_rows, size], contiguous; int8, bf16, fp16 or float32. Gated: [2 num_rows,
+            size], gates first, and the result is silu(gates) · ups.
+        scales: float32 per weight row, for int8.
+        bias: per weight row.
+        is_gated: see ``weight``.
+        norm: [size], weight of a norm of x before the product.
+        epsilon: of that norm.
+    """
+
+    weight: torch.Tensor
+    scales: torch.Tensor | None = None
+    bias: torch.Tensor | None = None
+    is_gated: bool = False
+    norm: torch.Tensor | None = None
+    epsilon: float = 1e-5
+
+    @property
+    def shape(self) -> LinearShape:
+        """What the choice of kernel depends on, beside the number of tokens."""
+        rows, size = self.weight.shape
+        bits = 8 * self.weight.element_size()
+        return LinearShape(rows // 2 if self.is_gated else rows, size, self.is_gated, bits)
+
+
+def linear(
+    x: torch.Tensor,
+    weights: LinearWeights,
+    out: torch.Tensor,
+    *,
+    workspace: Workspace,
+    residual: torch.Tensor | None = None,
+    choice: LinearChoice | None = None,
+    is_chained: bool = False,
+) -> None:
+    """Out = (residual +) gate(norm(x) · Wᵀ · scales + bias), summed in float32, rounded once.
+
+    Must move num_rows · size weights (twice that if gated) once. Deterministic.
+
+    Args:
+        x: [num_tokens, size] in the dtype of the weights (any float dtype for int8); rows may be
+            further apart than they are long.
+        weights: the matrix.
+        out: [num_tokens, num_rows], any float dtype; not ``x``.
+        workspace: of this stream; ``linear_needs`` says how much.
+        residual: [num_tokens, num_rows], any float dtype; may be ``out``.
+        choice: ``choose_linear`` by default.
+        is_chained: start while the kernel before still runs (see ``producer``).
+
+    Raises:
+        InternalError: operands, choice or workspace do not fit.
+    """
+    _check(x, weights, out, residual)
+    choice = choice or choose_linear(len(x), weights.shape)
+    if choice.form == "library":
+        _by_library(x, weights, out, workspace, residual, is_chained)
+        return
+    if weights.norm is not None and not choice.fuses_norm:
+        normed = workspace.rows(len(x), x.shape[1], x.dtype)
+        rms_norm(x, weights.norm, normed, epsilon=weights.epsilon, is_chained=is_chained)
+        x, weights = normed, weights._replace(norm=None)
+    if choice.form == "gemv":
+        _by_gemv(x, weights, out, residual, choice, is_chained)
+    else:
+        _by_dot(x, weights, out, workspace, residual, choice, is_chained)
+
+
+def linear_needs(num_tokens: int, shape: LinearShape, choice: LinearChoice) -> tuple[int, int]:
+    """Floats and counters of the workspace; scratch rows are ``scratch_needs``."""
+    if choice.form != "dot" or choice.splits == 1:
+        return 0, 0
+    tiles = triton.cdiv(shape.num_rows, choice.block_n) * triton.cdiv(num_tokens, choice.block_b)
+    parts = choice.splits * (2 if shape.is_gated else 1)
+    return tiles * parts * choice.block_n * choice.block_b, tiles
+
+
+def scratch_needs(num_tokens: int, shape: LinearShape) -> int:
+    """Elements of scratch that every choice is content with."""
+    return num_tokens * (shape.size + (2 * shape.num_rows if shape.is_gated else 0))
+
+
+def _by_gemv(
+    x: torch.Tensor,
+    weights: LinearWeights,
+    out: torch.Tensor,
+    residual: torch.Tensor | None,
+    choice: LinearChoice,
+    is_chained: bool,
+) -> None:
+    if len(x) != 1:
+        raise InternalError("this kernel takes one token", value=len(x))
+    shape = weights.shape
+    gemv_kernel[(triton.cdiv(shape.num_rows, choice.block_n),)](
+        x, weights.weight, out, weights.scales, weights.norm, residual, weights.bias,
+        shape.num_rows, weights.epsilon,
+        SIZE=shape.size, IS_GATED=shape.is_gated, BLOCK_N=choice.block_n, BLOCK_K=choice.block_k,
+        STAGES=choice.num_stages, UNROLL=choice.unroll,
+        IS_CHAINED=is_chained, IS_COMPILED=not triton.knobs.runtime.interpret,
+        num_warps=choice.num_warps, launch_pdl=is_chained,
+    )  # fmt: skip
+
+
+def _by_dot(
+    x: torch.Tensor,
+    weights: LinearWeights,
+    out: torch.Tensor,
+    workspace: Workspace,
+    residual: torch.Tensor | None,
+    choice: LinearChoice,
+    is_chained: bool,
+) -> None:
+    shape = weights.shape
+    if weights.norm is not None:
+        raise InternalError("this kernel makes no norm", value=str(choice))
+    floats, counters = linear_needs(len(x), shape, choice)
+    workspace.require(num_floats=floats, num_counters=counters)
+    grid = (
+        triton.cdiv(shape.num_rows, choice.block_n),
+        choice.splits,
+        triton.cdiv(len(x), choice.block_b),
+    )
+    split_dot_kernel[grid](
+        x, weights.weight, out, weights.scales, residual, weights.bias,
+        workspace.partials, workspace.counters,
+        len(x), shape.num_rows, shape.size,
+        x.stride(0), out.stride(0), 0 if residual is None else residual.stride(0),
+        IS_GATED=shape.is_gated, IS_EVEN=shape.size % choice.block_k == 0, SPLITS=choice.splits,
+        BLOCK_N=choice.block_n, BLOCK_K=choice.block_k, BLOCK_B=choice.block_b,
+        IS_CHAINED=is_chained,
+        num_warps=choice.num_warps, num_stages=choice.num_stages, launch_pdl=is_chained,
+    )  # fmt: skip
+
+
+def _by_library(
+    x: torch.Tensor,
+    weights: LinearWeights,
+    out: torch.Tensor,
+    workspace: Workspace,
+    residual: torch.Tensor | None,
+    is_chained: bool,
+) -> None:
+    """The same by cuBLAS, which rounds the products to the dtype of x before what follows."""
+    if weights.scales is not None or weights.weight.dtype != x.dtype:
+        raise InternalError("cuBLAS takes no int8 weights here", value=str(weights.weight.dtype))
+    shape = weights.shape
+    taken = 0
+    if weights.norm is not None:
+        normed = workspace.rows(len(x), x.shape[1], x.dtype)
+        rms_norm(x, weights.norm, normed, epsilon=weights.epsilon, is_chained=is_chained)
+        x, taken = normed, normed.numel()
+    if weights.is_gated:
+        wide = workspace.rows(len(x), taken // len(x) + 2 * shape.num_rows, x.dtype)
+        both = wide.view(-1)[taken:].view(len(x), -1)
+        torch.mm(x, weights.weight.T, out=both)
+        apply_gate(both, out, bias=weights.bias)
+    elif residual is not None and residual.dtype == out.dtype == x.dtype:
+        torch.addmm(residual, x, weights.weight.T, out=out)
+        if weights.bias is not None:
+            out += weights.bias
+    else:
+        _mm_into(x, weights.weight, out)
+        for addend in (weights.bias, residual):
+            if addend is not None:
+                out += addend
+
+
+def _mm_into(x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor) -> None:
+    if out.dtype == x.dtype:
+        torch.mm(x, weight.T, out=out)
+    elif out.dtype == torch.float32 and x.is_cuda:
+        torch.mm(x, weight.T, out_dtype=torch.float32, out=out)
+    else:
+        out.copy_(x @ weight.T)
+
+
+def _check(
+    x: torch.Tensor, weights: LinearWeights, out: torch.Tensor, residual: torch.Tensor | None
+) -> None:
+    shape = weights.shape
+    wanted = (len(x), shape.num_rows)
+    per_row = (weights.weight.shape[0],)
+    problems = {
+        "x": x.shape != (len(x), shape.size) or x.stride(1) != 1,
+        "weight": not weights.weight.is_contiguous(),
+        "dtype": weights.weight.dtype not in (x.dtype, torch.int8),
+        "scales": (weights.scales is None) == (weights.weight.dtype == torch.int8)
+        or (weights.scales is not None and weights.scales.shape != per_row),
+        "bias": weights.bias is not None and weights.bias.shape != per_row,
+        "norm": weights.norm is not None and weights.norm.shape != (shape.size,),
+        "out": out.shape != wanted or out.stride(1) != 1,
+        "residual": residual is not None and (residual.shape != wanted or residual.stride(1) != 1),
+        "residual of a gate": residual is not None and weights.is_gated,
+    }
+    wrong = [name for name, is_wrong in problems.items() if is_wrong]
+    if wrong:
+        raise InternalError("operands of a matrix product do not fit", value=", ".join(wrong))

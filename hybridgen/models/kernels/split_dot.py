@@ -1,0 +1,138 @@
+"""y = x · Wᵀ for a few tokens on the matrix units, split over the inner size where it pays."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from hybridgen.models.kernels.producer import release_consumers, wait_for_producer
+
+
+@triton.jit
+def split_dot_kernel(
+    x: tl.tensor,
+    weight: tl.tensor,
+    out: tl.tensor,
+    scales: tl.tensor,
+    residual: tl.tensor,
+    bias: tl.tensor,
+    partials: tl.tensor,
+    counters: tl.tensor,
+    num_tokens: tl.tensor,
+    num_rows: tl.tensor,
+    size: tl.tensor,
+    x_stride: tl.tensor,
+    out_stride: tl.tensor,
+    residual_stride: tl.tensor,
+    IS_GATED: tl.constexpr,
+    IS_EVEN: tl.constexpr,
+    SPLITS: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    BLOCK_B: tl.constexpr,
+    IS_CHAINED: tl.constexpr,
+):
+    """One program makes the share of one split in BLOCK_N columns for BLOCK_B tokens.
+
+    Grid (tiles of rows, SPLITS, blocks of tokens). x [num_tokens, size]; weight [num_rows, size]
+    (gated: [2 num_rows, size], gates first); out, residual [num_tokens, num_rows]. The weights are
+    the left operand: their many rows fill the matrix unit, and the few tokens are its narrow side.
+    With splits, the program that comes last at ``counters`` adds the partial sums in the order of
+    the splits, so that the result does not depend on who was last; it leaves the counter at zero.
+    """
+    tile = tl.program_id(0)
+    split = tl.program_id(1)
+    n = tile * BLOCK_N + tl.arange(0, BLOCK_N)
+    row = tl.minimum(n, num_rows - 1).to(tl.int64)
+    token = tl.program_id(2) * BLOCK_B + tl.arange(0, BLOCK_B)
+    is_token = token < num_tokens
+    share = tl.cdiv(tl.cdiv(size, BLOCK_K), SPLITS) * BLOCK_K
+    begin = split * share
+    end = tl.minimum(begin + share, size)
+    gates = weight + row * size
+    ups = gates + num_rows.to(tl.int64) * size
+    release_consumers(IS_CHAINED)
+    wait_for_producer(IS_CHAINED)
+    total = tl.zeros([BLOCK_N, BLOCK_B], tl.float32)
+    up_total = tl.zeros([BLOCK_N, BLOCK_B], tl.float32)
+    x_rows = x + token.to(tl.int64) * x_stride
+    for start in range(begin, end, BLOCK_K):
+        k = start + tl.arange(0, BLOCK_K)
+        is_inside = is_token[None, :] if IS_EVEN else (k < size)[:, None] & is_token[None, :]
+        value = tl.load(x_rows[None, :] + k[:, None], mask=is_inside, other=0.0)
+        w = _weights(gates[:, None] + k[None, :], k, size, IS_EVEN)
+        total = tl.dot(w.to(value.dtype), value, total, input_precision="ieee")
+        if IS_GATED:
+            u = _weights(ups[:, None] + k[None, :], k, size, IS_EVEN)
+            up_total = tl.dot(u.to(value.dtype), value, up_total, input_precision="ieee")
+    # What follows the sums is asked for before the sums of other splits: one wait, not two.
+    is_stored = is_token[:, None] & (n < num_rows)[None, :]
+    cell = token.to(tl.int64)[:, None], n[None, :]
+    if residual is not None:
+        addend = tl.load(residual + cell[0] * residual_stride + cell[1], mask=is_stored)
+    if SPLITS > 1:
+        index = tl.program_id(2) * tl.num_programs(0) + tile
+        total, up_total, is_last = _gather(
+            total, up_total, partials, counters, index, split,
+            IS_GATED, SPLITS, BLOCK_N, BLOCK_B,
+        )  # fmt: skip
+        if not is_last:
+            return
+    if scales is not None:
+        total *= tl.load(scales + row).to(tl.float32)[:, None]
+        if IS_GATED:
+            up_total *= tl.load(scales + row + num_rows).to(tl.float32)[:, None]
+    if bias is not None:
+        total += tl.load(bias + row).to(tl.float32)[:, None]
+        if IS_GATED:
+            up_total += tl.load(bias + row + num_rows).to(tl.float32)[:, None]
+    if IS_GATED:
+        total = total * tl.sigmoid(total) * up_total
+    result = tl.trans(total)
+    if residual is not None:
+        result += addend.to(tl.float32)
+    result = result.to(out.dtype.element_ty)
+    tl.store(out + cell[0] * out_stride + cell[1], result, mask=is_stored)
+
+
+@triton.jit
+def _weights(pointers: tl.tensor, column: tl.tensor, size: tl.tensor, IS_EVEN: tl.constexpr):
+    """A tile of weights; they are used once, so they need not stay in the cache."""
+    if IS_EVEN:
+        return tl.load(pointers, eviction_policy="evict_first")
+    return tl.load(pointers, mask=(column < size)[None, :], other=0, eviction_policy="evict_first")
+
+
+@triton.jit
+def _gather(
+    total: tl.tensor,
+    up_total: tl.tensor,
+    partials: tl.tensor,
+    counters: tl.tensor,
+    index: tl.tensor,
+    split: tl.tensor,
+    IS_GATED: tl.constexpr,
+    SPLITS: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_B: tl.constexpr,
+):
+    """Store the partial sums; the last program of a tile gets the sums of all splits."""
+    PARTS: tl.constexpr = 2 if IS_GATED else 1
+    AREA: tl.constexpr = BLOCK_N * BLOCK_B
+    area = tl.arange(0, BLOCK_N)[:, None] * BLOCK_B + tl.arange(0, BLOCK_B)[None, :]
+    base = partials + index.to(tl.int64) * (SPLITS * PARTS * AREA) + area
+    mine = base + split * (PARTS * AREA)
+    tl.store(mine, total)
+    if IS_GATED:
+        tl.store(mine + AREA, up_total)
+    tl.debug_barrier()  # all threads have stored before one of them counts
+    is_last = tl.atomic_add(counters + index, 1, sem="acq_rel") == SPLITS - 1
+    if is_last:
+        total = tl.zeros([BLOCK_N, BLOCK_B], tl.float32)
+        up_total = tl.zeros([BLOCK_N, BLOCK_B], tl.float32)
+        for part in tl.static_range(SPLITS):
+            total += tl.load(base + part * (PARTS * AREA), cache_modifier=".cg")
+            if IS_GATED:
+                up_total += tl.load(base + part * (PARTS * AREA) + AREA, cache_modifier=".cg")
+        tl.store(counters + index, 0)
+    return total, up_total, is_last

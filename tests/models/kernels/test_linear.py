@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from hybridgen.errors import InternalError
+from hybridgen.models.kernels.linear import LinearWeights, linear, linear_needs, scratch_needs
+from hybridgen.models.kernels.linear_choice import LinearChoice
+from hybridgen.models.kernels.workspace import Workspace
+from tests.models.kernels.oracles import EPSILON, product, relative_error
+
+GEMV = LinearChoice("gemv", block_n=4, block_k=32, fuses_norm=True)
+DOT = LinearChoice("dot", block_n=16, block_k=32, block_b=16)
+SPLIT = DOT._replace(splits=3)
+LIBRARY = LinearChoice("library")
+
+
+def run(
+    choice: LinearChoice,
+    x: torch.Tensor,
+    weights: LinearWeights,
+    *,
+    out_dtype: torch.dtype | None = None,
+    **more: Any,
+) -> torch.Tensor:
+    floats, counters = linear_needs(len(x), weights.shape, choice)
+    workspace = Workspace(
+        "cpu",
+        num_floats=floats,
+        num_counters=counters,
+        dtype=x.dtype,
+        num_elements=scratch_needs(len(x), weights.shape),
+    )
+    out = torch.full((len(x), weights.shape.num_rows), torch.nan, dtype=out_dtype or x.dtype)
+    linear(x, weights, out, workspace=workspace, choice=choice, **more)
+    assert not workspace.counters.any()
+    return out
+
+
+def operands(
+    num_tokens: int, num_rows: int = 22, size: int = 76, *, is_gated: bool = False
+) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(num_rows * size + num_tokens)
+    rows = num_rows * (2 if is_gated else 1)
+    return (
+        torch.randn(num_tokens, size, generator=generator),
+        torch.randn(rows, size, generator=generator),
+    )
+
+
+@pytest.mark.parametrize(
+    ("choice", "num_tokens"),
+    [(GEMV, 1), (GEMV._replace(block_n=1, num_stages=3), 1), (DOT, 3), (SPLIT, 5), (DOT, 17)],
+)
+def test_a_product_with_all_that_may_follow_equals_the_oracle(
+    choice: LinearChoice, num_tokens: int
+) -> None:
+    x, weight = operands(num_tokens)
+    more = {"bias": torch.randn(22), "norm": torch.rand(76) + 0.5}
+    residual = torch.randn(num_tokens, 22)
+    weights = LinearWeights(weight, epsilon=EPSILON, **more)
+    out = run(choice, x, weights, residual=residual)
+    assert relative_error(out, product(x, weight, residual=residual, **more)) < 1e-6
+
+
+@pytest.mark.parametrize(("choice", "num_tokens"), [(GEMV, 1), (DOT, 3), (SPLIT, 3), (LIBRARY, 3)])
+def test_a_gated_product_equals_the_oracle(choice: LinearChoice, num_tokens: int) -> None:
+    x, weight = operands(num_tokens, is_gated=True)
+    more = {"bias": torch.randn(44), "norm": torch.rand(76) + 0.5}
+    weights = LinearWeights(weight, is_gated=True, epsilon=EPSILON, **more)
+    out = run(choice, x, weights)
+    assert relative_error(out, product(x, weight, is_gated=True, **more)) < 1e-6
+
+
+@pytest.mark.parametrize(("choice", "num_tokens"), [(GEMV, 1), (DOT, 3), (SPLIT, 3)])
+@pytest.mark.parametrize("is_gated", [False, True])
+def test_int8_weights_are_scaled_by_row(
+    choice: LinearChoice, num_tokens: int, is_gated: bool
+) -> None:
+    x, weight = operands(num_tokens, is_gated=is_gated)
+    weight = (weight * 40).clamp(-128, 127).to(torch.int8)
+    weight[0, :2] = torch.tensor([-128, 127])
+    scales = torch.rand(len(weight)) * 0.02
+    out = run(choice, x, LinearWeights(weight, scales=scales, is_gated=is_gated))
+    assert relative_error(out, product(x, weight, scales=scales, is_gated=is_gated)) < 1e-6
+
+
+@pytest.mark.parametrize(("choice", "num_tokens"), [(GEMV, 1), (DOT, 2), (LIBRARY, 2)])
+def test_half_weights_are_summed_in_float32(choice: LinearChoice, num_tokens: int) -> None:
+    x, weight = (t.half() for t in operands(num_tokens, size=512))
+    out = run(choice, x, LinearWeights(weight), out_dtype=torch.float32)
+    limit = 1e-3 if choice.form == "library" else 1e-6  # cuBLAS gives products back in half
+    assert relative_error(out, product(x, weight)) < limit
+
+
+@pytest.mark.parametrize("choice", [DOT, SPLIT, LIBRARY])
+def test_the_residual_may_be_the_result(choice: LinearChoice) -> None:
+    x, weight = operands(2)
+    residual = torch.randn(2, 22)
+    wanted = product(x, weight, residual=residual)
+    floats, counters = linear_needs(2, LinearWeights(weight).shape, choice)
+    workspace = Workspace("cpu", num_floats=floats, num_counters=counters)
+    for wide in (x, torch.nn.functional.pad(x, (0, 8))[:, :76]):  # rows further apart
+        out = residual.clone()
+        weights = LinearWeights(weight)
+        linear(wide, weights, out, workspace=workspace, residual=out, choice=choice)
+        assert relative_error(out, wanted) < 1e-6
+
+
+def test_a_token_gives_the_same_in_any_company() -> None:
+    x, weight = operands(7)
+    whole = run(SPLIT, x, LinearWeights(weight))
+    assert torch.equal(run(SPLIT, x[3:5], LinearWeights(weight)), whole[3:5])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "name"),
+    [
+        ({"scales": torch.ones(22)}, "scales"),
+        ({"bias": torch.ones(21)}, "bias"),
+        ({"norm": torch.ones(75)}, "norm"),
+        ({"weight": torch.ones(22, 77)}, "x"),
+        ({"weight": torch.ones(22, 76).half()}, "dtype"),
+    ],
+)
+def test_operands_that_do_not_fit_are_refused(wrong: dict[str, torch.Tensor], name: str) -> None:
+    x, weight = operands(2)
+    weights = LinearWeights(**{"weight": weight, **wrong})
+    with pytest.raises(InternalError, match=name):
+        run(DOT, x, weights)
+
+
+def test_partial_sums_that_do_not_fit_are_refused() -> None:
+    x, weight = operands(2)
+    workspace = Workspace("cpu", num_floats=8, num_counters=8)
+    with pytest.raises(InternalError, match="workspace"):
+        linear(x, LinearWeights(weight), torch.empty(2, 22), workspace=workspace, choice=SPLIT)
+
+
+def test_kernels_refuse_what_they_cannot_make() -> None:
+    x, weight = operands(2)
+    with pytest.raises(InternalError, match="one token"):
+        run(GEMV, x, LinearWeights(weight))
+    with pytest.raises(InternalError, match="no norm"):
+        run(DOT._replace(fuses_norm=True), x, LinearWeights(weight, norm=torch.ones(76)))
