@@ -32,8 +32,10 @@ class ModelSection(Section, frozen=True):
     """A .hybridgen or GGUF file, a folder in Hugging Face layout, `demo`, or `mock`."""
     served_model_name: str = ""
     """Name that clients use; empty means the model's own."""
-    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Weights and KV cache; `auto` takes bfloat16."""
+    load_format: Literal["auto", "dummy"] = "auto"
+    """`dummy`: random weights for the shape that a config.json describes (CUDA only)."""
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """Weights and KV cache; `auto` takes bfloat16; float16 needs a CUDA device."""
     max_model_len: Annotated[int, Meta(ge=0, le=MAX_MODEL_LEN)] = 0
     """Context length in tokens; 0 means the model's own, at most 32768."""
     chat_template: str = ""
@@ -53,6 +55,12 @@ class DeviceSection(Section, frozen=True):
     """KV blocks; 0 means as many as kv_cache_memory holds."""
     kv_cache_memory: Count = 0
     """Bytes for the KV cache; 0 means enough for max_num_seqs × 1,024 tokens (CPU)."""
+    gpu_memory: Annotated[float, Meta(gt=0.0, le=1.0)] = 0.9
+    """Share of a CUDA device's memory for weights, KV cache and everything else."""
+    prefill_budget_ms: Annotated[float, Meta(ge=1.0, le=10_000.0)] = 25.0
+    """Prompt computation that may run beside one decode step of a CUDA device, in its time."""
+    hand_off: Literal["auto", "stream", "host"] = "auto"
+    """How a CUDA device and the samplers meet: `stream` memory operations, or waits of the host."""
     num_compute_threads: Annotated[int, Meta(ge=0, le=256)] = 0
     """Threads of the CPU device; 0 means all CPUs this process may use."""
 

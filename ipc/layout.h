@@ -115,6 +115,9 @@ struct hg_slot {
  *   float[vocab_size] of row r         at data_offset + (index * max_rows + r) * row_bytes
  */
 #define HG_LATEST_OFFSET 128ull /* u64: newest published step. Writer: gpu (device or host) */
+/* u64: newest step that the host gave to the device, which cannot wake a sleeper itself; 0 where
+ * the host publishes.  A line of its own: the device writes the other.  Writer: gpu (host) */
+#define HG_ANNOUNCED_OFFSET 192ull
 
 struct hg_step {
     uint64_t ready; /* = s, stored last.  Writer: gpu */

@@ -3,6 +3,7 @@
 ::
 
     byte 128                            latest: newest published step
+    byte 192                            announced: newest step given to a device
     byte 4096 + (s % depth) × step_bytes
       ready │ num_rows │ …              64 bytes
       row headers                       32 bytes each: slot lane epoch position detokenizer
@@ -19,6 +20,10 @@ Order of stores: ``begin`` takes the old step back *before* its bytes change, so
 looks at ``ready`` again after reading knows whether what it read is whole. ``publish`` stores
 ``ready`` after all bytes of the step and ``latest`` after ``ready``: whoever sees ``latest == s``
 finds the step there. The wake-up comes last, so a sleeper never wakes to the old value for good.
+
+Where a device computes, it stores ``ready`` and ``latest`` itself, long after the host has written
+the headers, and it cannot wake anybody. So the host *announces* a step as it enqueues it, which
+wakes; samplers then look at ``latest`` again and again until the step is there.
 
 Only the gpu process writes, and the ring belongs to one incarnation of it: when that dies, the
 supervisor poisons the ring (nobody waits on it any more) and makes a new one.
@@ -37,6 +42,7 @@ from hybridgen.ipc.header import POISON, RECORDS_OFFSET, Memory, SegmentKind
 __all__ = ["POISON", "LogitRing", "RowHeader"]
 
 _LATEST_OFFSET = 128
+_ANNOUNCED_OFFSET = 192
 _STEP_BYTES = 64
 _NUM_ROWS_OFFSET = 8
 _ROW_BYTES = 32
@@ -162,6 +168,33 @@ class LogitRing:
         _native.store(self.buf, _LATEST_OFFSET, step)
         _native.wake(self.buf, _LATEST_OFFSET)
 
+    @property
+    def announced(self) -> int:
+        """Newest step given to a device, 0 before the first, POISON when retired."""
+        return _native.load(self.buf, _ANNOUNCED_OFFSET)
+
+    @property
+    def latest_offset(self) -> int:
+        """Byte of ``latest`` in ``buf``, for a device that stores it."""
+        return _LATEST_OFFSET
+
+    def ready_offset(self, step: int) -> int:
+        """Byte of a step's ``ready`` in ``buf``, for a device that stores it."""
+        return self._base(step)
+
+    def logits_offset(self, step: int) -> int:
+        """Byte of a step's first logits row in ``buf``, for a device that copies rows there."""
+        return self.data_offset + step % self.depth * self.max_rows * self.row_bytes
+
+    def announce(self, step: int) -> None:
+        """A device was given this step, headers written: wake the samplers to look for it."""
+        _native.store(self.buf, _ANNOUNCED_OFFSET, step)
+        _native.wake(self.buf, _ANNOUNCED_OFFSET)
+
+    def wait_announced(self, seen: int, spin_us: int, timeout_us: int) -> int:
+        """Wait until ``announced`` is not ``seen``, as ``wait_published`` does for ``latest``."""
+        return _native.wait(self.buf, _ANNOUNCED_OFFSET, seen, spin_us, timeout_us)
+
     def wait_published(self, seen: int, spin_us: int, timeout_us: int) -> int:
         """Wait until ``latest`` is not ``seen``, at most ``timeout_us``.
 
@@ -173,8 +206,9 @@ class LogitRing:
 
     def poison(self) -> None:
         """Retire the ring: every wait on it ends at once, now and later."""
-        _native.store(self.buf, _LATEST_OFFSET, POISON)
-        _native.wake(self.buf, _LATEST_OFFSET)
+        for offset in (_LATEST_OFFSET, _ANNOUNCED_OFFSET):
+            _native.store(self.buf, offset, POISON)
+            _native.wake(self.buf, offset)
 
     def is_ready(self, step: int) -> bool:
         """Whether this very step is at its index. Look before reading, and again after."""

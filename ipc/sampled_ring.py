@@ -24,6 +24,9 @@ from hybridgen.errors import InternalError
 from hybridgen.ipc import _native, header
 from hybridgen.ipc.header import POISON, RECORDS_OFFSET, Memory, SegmentKind
 
+#: In a ``done`` word: not done, but do not wait. Half of the cycle ahead of all steps there are.
+RELEASED = 1 << 62
+
 _LANE_BYTES = 64
 _RESULT_BYTES = 16
 _RESULT = struct.Struct("=iIf4x")
@@ -95,6 +98,23 @@ class SampledRing:
             value = _native.wait(self.buf, offset, value, spin_us, left_us)
             left_us = (deadline_ns - monotonic_ns()) // 1000
         return value == step
+
+    def lane_offset(self, step: int, lane: int) -> int:
+        """Byte of a ``done`` word in ``buf``, for a device that waits for it."""
+        return self._lane(step, lane)
+
+    def result_offset(self, step: int, row: int = 0) -> int:
+        """Byte of a row's record in ``buf``, for a device that copies it."""
+        return self._result(step, row)
+
+    def release(self, step: int, lane: int) -> None:
+        """End a device's wait for a lane that will not answer; the step counts no more.
+
+        A device waits for ``done ≥ step`` in cyclic order, in which POISON is less than any step.
+        """
+        offset = self._lane(step, lane)
+        _native.store(self.buf, offset, RELEASED)
+        _native.wake(self.buf, offset)
 
     def results(self, step: int, num_rows: int) -> list[tuple[int, int]]:
         """(token id, RowFlag bits) of rows 0 … num_rows-1, once their lanes are done."""

@@ -91,7 +91,9 @@ def plan_lines(plan: TreePlan, placement: Placement) -> list[str]:
         _line(
             "KV cache",
             f"{plan.num_kv_blocks} blocks of {config.device.block_size} tokens, "
-            f"{format_bytes(plan.kv_cache_bytes)}",
+            f"{format_bytes(plan.kv_cache_bytes)}"
+            if plan.num_kv_blocks
+            else f"as many blocks of {config.device.block_size} tokens as the device has room for",
         ),
         _line(
             str(SHM_DIR),

@@ -20,7 +20,13 @@ from hybridgen.formats.tokenizer_spec import TokenizerSpec
 from hybridgen.ipc.board import Role
 from hybridgen.kvcache.planned_blocks import planned_blocks
 from hybridgen.launch.placement import CpuSupply
-from hybridgen.launch.segment_plan import SegmentPlan, TreeGeometry, plan_segments
+from hybridgen.launch.segment_plan import (
+    DEVICE_RING_DEPTH,
+    RING_DEPTH,
+    SegmentPlan,
+    TreeGeometry,
+    plan_segments,
+)
 
 #: Share of the usable CPUs that the CPU roles take by default; the rest is the system's.
 BUDGET_SHARE = 0.8
@@ -31,7 +37,8 @@ MIN_CPUS_TO_SPIN = 8
 DEFAULT_SPIN_US = 50
 MAX_AUTO_SAMPLERS = 16
 MAX_AUTO_TEXT_POOL = 8
-ELEMENT_BYTES = {"float32": 4, "bfloat16": 2}
+ELEMENT_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+DtypeName = Literal["float32", "bfloat16", "float16"]
 
 
 class PoolCounts(NamedTuple):
@@ -95,7 +102,7 @@ def make_plan(config: Config, model: ModelInfo, supply: CpuSupply, num_cores: in
     Raises:
         ConfigError: a value is more than the model or the machine has.
     """
-    _refuse_cuda(config)
+    _check_device(config, model)
     budget = cpu_budget(config.pools.num_cpu_threads, supply, num_cores)
     counts = pool_counts(config, budget)
     max_model_len = context_length(config, model)
@@ -107,6 +114,7 @@ def make_plan(config: Config, model: ModelInfo, supply: CpuSupply, num_cores: in
         vocab_size=model.config.vocab_size,
         num_lanes=counts.num_samplers,
         num_processes=3 + sum(counts),
+        ring_depth=DEVICE_RING_DEPTH if _is_on_device(config) else RING_DEPTH,
     )
     return TreePlan(
         config=_resolve(
@@ -175,9 +183,14 @@ def context_length(config: Config, model: ModelInfo) -> int:
 def kv_blocks(config: Config, model: ModelInfo, max_model_len: int) -> tuple[int, int]:
     """(KV blocks, bytes of the cache). One sequence of full length always fits.
 
+    On a CUDA device 0 blocks: as many as fit, which the gpu process finds out.
+
     Raises:
         ConfigError: the cache that was asked for does not hold one full sequence.
     """
+    is_left_to_device = not config.device.num_kv_blocks and not config.device.kv_cache_memory
+    if _is_on_device(config) and is_left_to_device:
+        return 0, 0
     block_size = config.device.block_size
     bytes_per_token = model.config.kv_bytes_per_token(ELEMENT_BYTES[_dtype(config)])
     num_blocks = planned_blocks(
@@ -196,14 +209,28 @@ def kv_blocks(config: Config, model: ModelInfo, max_model_len: int) -> tuple[int
     return num_blocks, num_blocks * block_bytes
 
 
-def _refuse_cuda(config: Config) -> None:
-    if config.device.device == "cuda":
-        raise ConfigError(
-            "this version computes on the CPU only",
-            value="device cuda",
-            limit="auto, cpu",
-            remedy="Use --device cpu",
-        )
+def _is_on_device(config: Config) -> bool:
+    return config.device.device == "cuda"
+
+
+def _check_device(config: Config, model: ModelInfo) -> None:
+    """Refuse what the chosen device cannot do."""
+    if _is_on_device(config):
+        if model.kind == "mock":
+            raise ConfigError(
+                "the mock model has no arithmetic for a device",
+                value="device cuda",
+                limit="auto, cpu",
+                remedy="Use --device cpu, or a model",
+            )
+        return
+    for name, value in (("dtype", config.model.dtype), ("load_format", config.model.load_format)):
+        if value in {"float16", "dummy"}:
+            raise ConfigError(
+                f"{name} {value} needs a CUDA device",
+                value=value,
+                remedy=f"Add --device cuda, or leave out --{name.replace('_', '-')}",
+            )
 
 
 def _resolve(
@@ -224,7 +251,7 @@ def _resolve(
         model=replace(config.model, max_model_len=max_model_len, dtype=_dtype(config)),
         device=replace(
             config.device,
-            device="cpu",
+            device="cuda" if _is_on_device(config) else "cpu",
             num_kv_blocks=num_kv_blocks,
             num_compute_threads=num_threads,
         ),
@@ -232,7 +259,7 @@ def _resolve(
     )
 
 
-def _dtype(config: Config) -> Literal["float32", "bfloat16"]:
+def _dtype(config: Config) -> DtypeName:
     return "bfloat16" if config.model.dtype == "auto" else config.model.dtype
 
 

@@ -14,6 +14,8 @@ from hybridgen.ipc.token_store import TokenStore
 
 #: The gpu process fills one step while the samplers read the other.
 RING_DEPTH = 2
+#: A device is given a step ahead, whose headers are written while the one before is read.
+DEVICE_RING_DEPTH = 3
 #: Log-probability records kept per slot: how far a detokenizer may lag behind.
 LOGPROB_DEPTH = 512
 
@@ -27,6 +29,7 @@ class TreeGeometry(NamedTuple):
     vocab_size: int
     num_lanes: int
     num_processes: int
+    ring_depth: int = RING_DEPTH
 
 
 class SegmentPlan(NamedTuple):
@@ -59,8 +62,8 @@ def plan_segments(tree: TreeGeometry) -> list[SegmentPlan]:
 
 def plan_ring(tree: TreeGeometry) -> list[SegmentPlan]:
     """The two segments that belong to one incarnation of the gpu process."""
-    logits = (RING_DEPTH, tree.max_rows, tree.vocab_size, tree.num_lanes)
-    sampled = (RING_DEPTH, tree.max_rows, tree.num_lanes)
+    logits = (tree.ring_depth, tree.max_rows, tree.vocab_size, tree.num_lanes)
+    sampled = (tree.ring_depth, tree.max_rows, tree.num_lanes)
     return [
         SegmentPlan(
             "logits",

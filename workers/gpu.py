@@ -3,41 +3,33 @@
 One turn: take orders, run at most one budget of prefill, run one decode step over the rows,
 publish their logits, wait for the samplers, read the ids back. It never samples, never looks at
 what a token means, and exchanges no message per token; membership comes and goes as messages
-between steps. This is the host-wait form of the loop, for the CPU device.
+between steps. This is the host-wait form of the loop, for the CPU device; ``device_ring`` has the
+form for a device that runs ahead.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from hybridgen.formats.inspect import inspect_model
+from hybridgen.formats.model_info import ModelInfo
 from hybridgen.ipc.board import Board, ProcessState
-from hybridgen.ipc.channel import Dealer, Poller
 from hybridgen.ipc.control import ControlSocket
 from hybridgen.ipc.logit_ring import LogitRing
-from hybridgen.ipc.runtime_dir import Endpoints
 from hybridgen.ipc.sampled_ring import SampledRing
 from hybridgen.ipc.token_store import TokenStore
-from hybridgen.messages import (
-    AttachWorker,
-    Decoder,
-    GpuOrder,
-    GrantBlocks,
-    JoinBatch,
-    RetireSlot,
-    WorkerAttached,
-    WorkerSpec,
-)
+from hybridgen.messages import WorkerSpec
 from hybridgen.models.engine import Engine, FloatArray
 from hybridgen.models.registry import load_engine
 from hybridgen.scheduler.batch_row import SAMPLED_DTYPE, PrefillChunk
 from hybridgen.scheduler.step_batch import StepBatch
+from hybridgen.workers.device_ring import DeviceRing
 from hybridgen.workers.lifecycle import IDLE_WAIT_S, WorkerContext
+from hybridgen.workers.order_desk import OrderDesk
 
 #: hg_row records (HEADER_DTYPE), one per row of a step.
 RowRecords = npt.NDArray[np.void]
@@ -54,14 +46,28 @@ def run(spec: WorkerSpec, control: ControlSocket) -> int:
     """Load the model and run steps until told to exit; the exit code."""
     context = WorkerContext(spec, control)
     info = inspect_model(spec.model_path, spec.config)
-    engine = load_engine(info, spec.config, context.report_progress)
-    ring = ComputeRing(context, engine)
+    ring, note = _make_ring(context, info)
     ring.introduce()
-    context.ready(note=f"{engine.num_blocks} KV blocks")
+    context.ready(note=note)
     while not context.should_exit:
         ring.turn()
     ring.close()
     return 0
+
+
+def _make_ring(context: WorkerContext, info: ModelInfo) -> tuple[ComputeRing | DeviceRing, str]:
+    """The loop for the configured device, and what to say about it."""
+    config = context.spec.config
+    if config.device.device == "cuda":
+        # Triton and the driver's binding are not there on machines without a device.
+        from hybridgen.models.cuda.load import load_cuda_engine  # noqa: PLC0415
+
+        device_engine = load_cuda_engine(info, config, context.report_progress)
+        device_ring = DeviceRing(context, device_engine)
+        note = f"{device_engine.num_blocks} KV blocks, hand-off by {device_ring.hand_off_name}"
+        return device_ring, note
+    engine = load_engine(info, config, context.report_progress)
+    return ComputeRing(context, engine), f"{engine.num_blocks} KV blocks"
 
 
 class ComputeRing:
@@ -89,12 +95,7 @@ class ComputeRing:
             num_lanes=self._ring.num_lanes,
         )
         self._logits = [self._logits_of(step) for step in range(self._ring.depth)]
-        self._coscheduler = Dealer(
-            Endpoints(Path(spec.runtime_dir)).workers, context.name.encode(), Decoder(GpuOrder)
-        )
-        self._poller = Poller()
-        self._poller.add(self._coscheduler)
-        self._poller.add(context.control)
+        self._desk = OrderDesk(context, self._batch, engine.num_blocks)
 
     def _logits_of(self, step: int) -> FloatArray:
         """float32 [max_rows, vocab] over the ring's own memory."""
@@ -102,23 +103,13 @@ class ComputeRing:
         rows = flat.reshape(self._ring.max_rows, self._ring.row_floats)
         return rows[:, : self._ring.vocab_size]
 
-    def introduce(self, answers: int = 0) -> None:
+    def introduce(self) -> None:
         """Tell the coscheduler who is here, with how many blocks and which rows."""
-        spec = self._context.spec
-        self._coscheduler.tell(
-            WorkerAttached(
-                role=spec.role,
-                index=spec.index,
-                incarnation=spec.incarnation,
-                answers=answers,
-                rows=self._batch.rows(),
-                num_blocks=self._engine.num_blocks,
-            )
-        )
+        self._desk.introduce()
 
     def turn(self) -> None:
         """One turn of the loop; sleeps when there is nothing to compute."""
-        self._take_orders()
+        self._desk.take_orders()
         if self._batch.is_idle:
             self._rest()
             return
@@ -129,25 +120,14 @@ class ComputeRing:
         num_prefilled = self._prefill(logits)
         self._decode(logits)
         num_rows = self._sample(step)
-        self._send_report(step)
+        self._desk.send_report(step)
         if not num_rows and not num_prefilled:
             self._rest()  # every row waits for blocks: nothing moves until an order comes
 
     def close(self) -> None:
         """Release the engine and the socket."""
         self._engine.close()
-        self._coscheduler.close()
-
-    def _take_orders(self) -> None:
-        while (order := self._coscheduler.receive()) is not None:
-            if isinstance(order, JoinBatch):
-                self._batch.join(order)
-            elif isinstance(order, GrantBlocks):
-                self._batch.grant(order)
-            elif isinstance(order, RetireSlot):
-                self._batch.retire(order)
-            elif isinstance(order, AttachWorker):
-                self.introduce(order.coscheduler_incarnation)
+        self._desk.close()
 
     def _decode(self, logits: FloatArray) -> None:
         rows = self._batch.decode_rows()
@@ -162,9 +142,8 @@ class ComputeRing:
         line.add("step_ns", time.monotonic_ns() - started_ns)
 
     def _rest(self) -> None:
-        self._send_report(self._ring.latest)
-        self._poller.poll(IDLE_WAIT_S)
-        self._context.read_orders()
+        self._desk.send_report(self._ring.latest)
+        self._desk.rest(IDLE_WAIT_S)
 
     def _prefill(self, logits: FloatArray) -> int:
         """Run prompt chunks within the budget; returns how many tokens that was.
@@ -256,8 +235,3 @@ class ComputeRing:
         if lanes != self._live_lanes:
             self._live_lanes = lanes
             self._batch.set_live_lanes(lanes or range(self._ring.num_lanes))
-
-    def _send_report(self, step: int) -> None:
-        report = self._batch.take_report(step)
-        if report is not None:
-            self._coscheduler.tell(report)

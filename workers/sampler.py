@@ -4,6 +4,10 @@ It owns one lane of the logit ring. A step's rows of its lane are sampled by one
 also writes the tokens, so nothing of this loop is paid per row. Sampling is a pure function of
 what lies in shared memory; a replacement therefore starts by repeating every step in the ring
 whose ``done`` word is missing, and arrives at the same tokens.
+
+A device that publishes steps itself cannot wake anybody. There the loop sleeps only while no step
+was announced; from then on it looks at ``latest`` until the step is there: without a pause for
+``DEVICE_SPIN_US``, which most decode steps are shorter than, then once every ``DEVICE_NAP_US``.
 """
 
 from __future__ import annotations
@@ -19,6 +23,11 @@ from hybridgen.ipc.sampled_ring import SampledRing
 from hybridgen.messages import WorkerSpec
 from hybridgen.sampling import _native
 from hybridgen.workers.lifecycle import IDLE_WAIT_S, WorkerContext
+
+#: On a machine where waiters spin, how long one spins for a step that a device computes.
+DEVICE_SPIN_US = 30_000
+#: Between two looks after that.
+DEVICE_NAP_US = 50
 
 
 def run(spec: WorkerSpec, control: ControlSocket) -> int:
@@ -37,7 +46,10 @@ class Sampler:
     def __init__(self, context: WorkerContext) -> None:
         self._context = context
         self._lane = context.spec.index
-        self._spin_us = max(0, context.spec.config.pools.spin_us)
+        config = context.spec.config
+        self._spin_us = max(0, config.pools.spin_us)
+        self._is_on_device = config.device.device == "cuda"
+        self._is_spin_spent = self._spin_us == 0
         self._slots = context.segment("slots").buf
         self._tokens = context.segment("tokens").buf
         self._logprobs = context.segment("logprobs").buf
@@ -60,7 +72,7 @@ class Sampler:
 
     def turn(self, timeout_s: float) -> None:
         """Wait for the next step and do this lane's rows of it."""
-        latest = self._ring.wait_published(self._seen, self._spin_us, int(timeout_s * 1e6))
+        latest = self._wait(int(timeout_s * 1e6))
         if latest == POISON:
             ring = self._context.wait_for_ring()
             if ring is not None:
@@ -73,6 +85,21 @@ class Sampler:
             if self._sampled.done(step, self._lane) < step:
                 self._sample(step)
         self._seen = latest
+
+    def _wait(self, timeout_us: int) -> int:
+        """The ring's ``latest``, once it is new or the time is over."""
+        ring = self._ring
+        if not self._is_on_device:
+            return ring.wait_published(self._seen, self._spin_us, timeout_us)
+        announced = ring.announced
+        if announced <= self._seen:
+            self._is_spin_spent = self._spin_us == 0
+            ring.wait_announced(announced, self._spin_us, timeout_us)
+            return ring.latest
+        spin_us = 0 if self._is_spin_spent else DEVICE_SPIN_US
+        latest = ring.wait_published(self._seen, spin_us, spin_us + DEVICE_NAP_US)
+        self._is_spin_spent = latest == self._seen or self._spin_us == 0
+        return latest
 
     def _sample(self, step: int) -> None:
         # CPU time: the wake-up at the end of the call may hand this core to the gpu process.

@@ -8,6 +8,7 @@ import msgspec
 
 from hybridgen.config import Config
 from hybridgen.errors import BadModelFile
+from hybridgen.formats.dummy_model import dummy_model
 from hybridgen.formats.gguf import MAGIC
 from hybridgen.formats.gguf_model import inspect_gguf
 from hybridgen.formats.huggingface import inspect_folder
@@ -30,6 +31,8 @@ def inspect_model(model: str, config: Config) -> ModelInfo:
     path = locate(model)
     if path == "mock":
         return mock_model(config)
+    if config.model.load_format == "dummy":
+        return dummy_model(path, config)
     if path.is_dir():
         return inspect_folder(path)
     if _leading_bytes(path) == MAGIC or path.suffix == ".gguf":

@@ -9,7 +9,7 @@ import msgspec
 from hybridgen.formats.tokenizer_spec import TokenizerSpec
 from hybridgen.models.config import ModelConfig
 
-ModelKind = Literal["gguf", "huggingface", "hybridgen", "mock"]
+ModelKind = Literal["gguf", "huggingface", "hybridgen", "mock", "dummy"]
 
 
 class ModelInfo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -1,4 +1,4 @@
-"""Which engine serves a model."""
+"""Which engine serves a model on the CPU; ``cuda.load`` has that of a device."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from hybridgen.config import MAX_MODEL_LEN, Config
-from hybridgen.errors import ConfigError
 from hybridgen.formats.model_info import ModelInfo
 from hybridgen.kvcache.planned_blocks import planned_blocks
 from hybridgen.models.engine import Engine
@@ -29,23 +28,16 @@ def load_engine(info: ModelInfo, config: Config, on_progress: Progress) -> Engin
     """Load the model and its KV cache.
 
     Raises:
-        ConfigError: the device is not available.
         OutOfHostMemory: the KV cache does not fit.
         ModelError: the weights cannot be used.
     """
-    if config.device.device == "cuda":
-        raise ConfigError(
-            "the CUDA device is not available in this build",
-            value="cuda",
-            limit="cpu",
-            remedy="Use --device cpu or --device auto",
-        )
     if info.kind == "mock":
         return _load_mock(info, config)
     return _load_llama(info, config, on_progress)
 
 
-def _max_model_len(info: ModelInfo, config: Config) -> int:
+def max_model_len(info: ModelInfo, config: Config) -> int:
+    """Context length that is served."""
     return config.model.max_model_len or min(info.config.max_position, MAX_MODEL_LEN)
 
 
@@ -53,7 +45,7 @@ def _num_blocks(info: ModelInfo, config: Config) -> int:
     element_bytes = 4 if config.model.dtype == "float32" else 2
     return planned_blocks(
         config,
-        max_model_len=_max_model_len(info, config),
+        max_model_len=max_model_len(info, config),
         bytes_per_token=info.config.kv_bytes_per_token(element_bytes),
     )
 
@@ -102,7 +94,7 @@ def _load_llama(info: ModelInfo, config: Config, on_progress: Progress) -> Runne
         cache,
         pool,
         max_rows=rows,
-        max_positions=_max_model_len(info, config),
+        max_positions=max_model_len(info, config),
     )
     on_progress(1.0, "ready")
     return Runner(model)

@@ -41,6 +41,7 @@ NATIVE = _native.layout()
         ("hg_slot.request_id", slot_table._REQUEST_ID_OFFSET),
         ("hg_slot.generated", slot_table._SAMPLER_LINE),
         ("HG_LATEST_OFFSET", logit_ring._LATEST_OFFSET),
+        ("HG_ANNOUNCED_OFFSET", logit_ring._ANNOUNCED_OFFSET),
         ("hg_step", logit_ring._STEP_BYTES),
         ("hg_step.ready", 0),
         ("hg_step.num_rows", logit_ring._NUM_ROWS_OFFSET),

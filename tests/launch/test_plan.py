@@ -142,9 +142,33 @@ def test_nothing_is_left_open_in_the_resolved_configuration() -> None:
     assert config.model.max_model_len == 2048
 
 
-def test_cuda_is_refused_by_name() -> None:
-    with pytest.raises(ConfigError, match="cuda"):
-        plan_of(device="cuda")
+def test_a_device_gets_a_deeper_ring_and_counts_its_own_blocks() -> None:
+    plan = plan_of(model=real_model(), device="cuda", dtype="float16")
+    assert plan.config.device.device == "cuda"
+    assert (plan.num_kv_blocks, plan.config.device.num_kv_blocks) == (0, 0)
+    assert plan.geometry.ring_depth == 3
+    sizes = {segment.name: segment.size_bytes for segment in plan.segments}
+    on_cpu = {segment.name: segment.size_bytes for segment in plan_of(model=real_model()).segments}
+    assert sizes["logits"] > 1.4 * on_cpu["logits"]
+    assert {**sizes, "logits": 0, "sampled": 0} == {**on_cpu, "logits": 0, "sampled": 0}
+
+
+def test_blocks_asked_for_on_a_device_must_hold_one_context() -> None:
+    with pytest.raises(ConfigError, match="less than one sequence"):
+        plan_of(model=real_model(), device="cuda", num_kv_blocks=10)
+
+
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [
+        ({"device": "cuda"}, "mock"),
+        ({"dtype": "float16"}, "float16"),
+        ({"load_format": "dummy"}, "dummy"),
+    ],
+)
+def test_what_the_chosen_device_cannot_do_is_refused(options: dict[str, Any], what: str) -> None:
+    with pytest.raises(ConfigError, match=what):
+        plan_of(**options)
 
 
 def test_the_plan_does_not_carry_the_vocabulary() -> None:

@@ -13,7 +13,6 @@ from hybridgen.config import (
     ModelSection,
     SchedulerSection,
 )
-from hybridgen.errors import ConfigError
 from hybridgen.formats.mock_model import mock_model
 from hybridgen.models.mock import MockEngine
 from hybridgen.models.registry import load_engine
@@ -42,13 +41,6 @@ def test_without_a_number_the_mock_has_blocks_for_usual_loads():
         mock=MockSection(mock_max_model_len=4096),
     )
     assert load_engine(mock_model(config), config, ignore_progress).num_blocks == 4096 // 16
-
-
-def test_cuda_is_refused_with_a_remedy():
-    config = mock_config(device="cuda")
-    with pytest.raises(ConfigError, match="not available in this build") as caught:
-        load_engine(mock_model(config), config, ignore_progress)
-    assert "--device cpu" in str(caught.value)
 
 
 def test_the_mock_engine_does_not_import_torch():

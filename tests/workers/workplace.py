@@ -64,11 +64,20 @@ class Workplace:
         coscheduler: the socket that workers connect to; call ``open_coscheduler`` first.
     """
 
-    def __init__(self, path: Path, config: Config, *, num_lanes: int = 2, max_model_len: int = 256):
+    def __init__(
+        self,
+        path: Path,
+        config: Config,
+        *,
+        num_lanes: int = 2,
+        max_model_len: int = 256,
+        ring_depth: int = RING_DEPTH,
+    ) -> None:
         self.config = config
         self.runtime_dir = RuntimeDir.create(path, "test")
         self.endpoints = Endpoints(self.runtime_dir.path)
         self.num_lanes = num_lanes
+        self.ring_depth = ring_depth
         self.names = [name for name in NAMES if name != "sampler-1" or num_lanes > 1]
         self._segments = {
             "slots": _create(SlotTable, SegmentKind.SLOTS, (NUM_SLOTS,), (max_model_len,)),
@@ -226,7 +235,7 @@ class Workplace:
             segment.close()
 
     def _make_ring(self, epoch: int) -> None:
-        shape = (RING_DEPTH, MAX_ROWS)
+        shape = (self.ring_depth, MAX_ROWS)
         lanes = (self.num_lanes,)
         self._segments["logits"] = Segment.create(
             SegmentKind.LOGITS,

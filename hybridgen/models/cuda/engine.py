@@ -1,0 +1,179 @@
+"""The CUDA engine: implements ``DeviceEngine``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from hybridgen.errors import InternalError
+from hybridgen.ipc.logit_ring import LogitRing
+from hybridgen.ipc.sampled_ring import SampledRing
+from hybridgen.models.config import ModelConfig
+from hybridgen.models.cuda.batch_state import RESULT_WORDS, BatchState
+from hybridgen.models.cuda.decoder import Decoder
+from hybridgen.models.cuda.device_model import DeviceModel
+from hybridgen.models.cuda.driver import DriverStream
+from hybridgen.models.cuda.hand_off import RingRegions, choose_hand_off
+from hybridgen.models.cuda.layers import Layers, Rope
+from hybridgen.models.cuda.memory_plan import EngineShape
+from hybridgen.models.cuda.prefill import Prefiller, PrefillPiece
+from hybridgen.models.cuda.state_writer import StateWriter
+from hybridgen.models.cuda.streams import is_through, make_stream
+from hybridgen.models.cuda.weights import DeviceWeights
+from hybridgen.models.device_engine import HandOff
+from hybridgen.models.engine import IntArray
+from hybridgen.models.kernels.paged_cache import PagedCache
+from hybridgen.models.rope import build_rope_table
+from hybridgen.scheduler.device_row import StateLayout
+
+_FLOAT_BYTES = 4
+_LINE_FLOATS = 16  # rows of the ring are whole cache lines
+
+
+class CudaEngine:
+    """Weights, KV cache, batch state, graphs and two streams.
+
+    Args:
+        config: shape of the model.
+        weights: on the device.
+        shape: sizes; the memory plan has found room for them.
+        num_blocks: KV blocks; one more is made, for rows that are in no step.
+        make_layers: operations for one stream, given the rope table and whether the stream is
+            that of prefill.
+        hand_off: ``auto``, ``stream`` or ``host``.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        weights: DeviceWeights,
+        shape: EngineShape,
+        num_blocks: int,
+        make_layers: Callable[[Rope, bool], Layers],
+        *,
+        hand_off: str = "auto",
+    ) -> None:
+        device = weights.embedding.device
+        self.num_blocks = num_blocks
+        self.block_size = shape.block_size
+        self.vocab_size = config.vocab_size
+        self.num_logits_slots = shape.num_logits_slots
+        self.max_chunk = shape.max_chunk
+        self._wanted_hand_off = hand_off
+        self._regions: RingRegions | None = None
+        # Prefill goes first: the kernels of a decode step follow each other without a gap, and
+        # whoever computes prefill beside it bounds how much.
+        self.stream = make_stream(device)
+        prefill_stream = make_stream(device, priority=-1)
+        self._driver_stream = DriverStream(self.stream.cuda_stream)
+        self._row_floats = -(-config.vocab_size // _LINE_FLOATS) * _LINE_FLOATS
+        self.caches = _make_caches(config, shape, num_blocks + 1, weights.embedding)
+        table = build_rope_table(config, shape.max_model_len)
+        rope = (
+            torch.from_numpy(table.cosines).to(device),
+            torch.from_numpy(table.sines).to(device),
+        )
+        model = DeviceModel(config, weights, self.caches)
+        layout = StateLayout(shape.max_rows, shape.table_width)
+        self._state = BatchState(layout, num_blocks, device)
+        self._writer = StateWriter(self._state.items)
+        self._decoder = Decoder(model, self._state, make_layers(rope, False), self._row_floats)
+        self._prefiller = Prefiller(
+            model, shape, make_layers(rope, True), self._row_floats, prefill_stream
+        )
+        torch.cuda.synchronize(device)
+        self._decoder.capture(self.stream)
+        self._warm_up(prefill_stream)
+
+    def connect(self, ring: LogitRing, sampled: SampledRing) -> HandOff:
+        """See ``DeviceEngine``."""
+        layout = self._state.layout
+        if ring.row_floats != self._row_floats or ring.max_rows > layout.max_rows:
+            raise InternalError(
+                "the ring does not fit the engine",
+                value=f"{ring.max_rows} rows of {ring.row_floats}",
+                limit=f"{layout.max_rows} rows of {self._row_floats}",
+            )
+        self._regions = RingRegions(ring, sampled)
+        return choose_hand_off(self._regions, self.stream, self._wanted_hand_off)
+
+    def apply(self, indices: npt.NDArray[np.int64], values: IntArray) -> None:
+        """See ``DeviceEngine``."""
+        with torch.cuda.stream(self.stream):
+            self._writer.write(indices, values, self.stream)
+
+    def take_results(self, step: int, num_rows: int) -> None:
+        """See ``DeviceEngine``."""
+        regions = self._connected()
+        self._driver_stream.copy_to_device(
+            self._state.results.data_ptr(),
+            regions.sampled_region.host_address + regions.sampled.result_offset(step),
+            num_rows * RESULT_WORDS * 4,
+        )
+
+    def forward(self, num_rows: int) -> None:
+        """See ``DeviceEngine``."""
+        with torch.cuda.stream(self.stream):
+            self._decoder.replay(num_rows)
+
+    def emit(self, step: int, num_decode: int, logits_slots: Sequence[int]) -> None:
+        """See ``DeviceEngine``."""
+        regions = self._connected()
+        row_bytes = self._row_floats * _FLOAT_BYTES
+        target = regions.logits_region.host_address + regions.ring.logits_offset(step)
+        if num_decode:
+            source = self._decoder.logits.data_ptr()
+            self._driver_stream.copy_to_host(target, source, num_decode * row_bytes)
+        first = self._prefiller.logits.data_ptr()
+        for row, slot in enumerate(logits_slots, start=num_decode):
+            self._driver_stream.copy_to_host(
+                target + row * row_bytes, first + slot * row_bytes, row_bytes
+            )
+
+    def prefill(
+        self, ids: IntArray, start: int, blocks: IntArray, logits_slot: int
+    ) -> PrefillPiece:
+        """See ``DeviceEngine``."""
+        return self._prefiller.start(ids, start, blocks, logits_slot)
+
+    def has_room(self) -> bool:
+        """See ``DeviceEngine``."""
+        return self._prefiller.has_room()
+
+    def is_quiet(self) -> bool:
+        """See ``DeviceEngine``."""
+        return is_through(self.stream) and is_through(self._prefiller.stream)
+
+    def close(self) -> None:
+        """See ``DeviceEngine``."""
+        torch.cuda.synchronize()
+
+    def _connected(self) -> RingRegions:
+        if self._regions is None:
+            raise InternalError("the engine is not connected to a ring")
+        return self._regions
+
+    def _warm_up(self, stream: torch.cuda.Stream) -> None:
+        """Pieces of all sizes that matter: kernels are compiled, libraries and allocator warm."""
+        sizes = (self.max_chunk, 100, 65, 64, 33, 32, 17, 16, 9, 8, 5, 4, 3, 2, 1)
+        for num_tokens in (size for size in sizes if size <= self.max_chunk):
+            blocks = np.full(-(-num_tokens // self.block_size), self.num_blocks, np.int32)
+            piece = self.prefill(np.zeros(num_tokens, np.int32), 0, blocks, 0)
+            while piece.advance():
+                pass
+            stream.synchronize()
+            piece.is_done()
+
+
+def _make_caches(
+    config: ModelConfig, shape: EngineShape, num_blocks: int, like: torch.Tensor
+) -> list[PagedCache]:
+    """One per layer; all zeros, so that what was never written is at least finite."""
+    lead = (num_blocks, config.num_kv_heads, shape.block_size, config.head_dim)
+    return [
+        PagedCache(*(torch.zeros(lead, dtype=like.dtype, device=like.device) for _ in range(2)))
+        for _ in range(config.num_layers)
+    ]

@@ -1,0 +1,134 @@
+"""From a configuration to a CUDA engine: the memory plan first, then weights, then graphs."""
+
+from __future__ import annotations
+
+import logging
+
+import torch
+
+from hybridgen.config import Config
+from hybridgen.errors import ConfigError
+from hybridgen.formats.convert import load_weights, prepare_weights
+from hybridgen.formats.hybridgen_file import DtypeName
+from hybridgen.formats.model_info import ModelInfo
+from hybridgen.models.cuda.decoder import batch_buckets
+from hybridgen.models.cuda.engine import CudaEngine
+from hybridgen.models.cuda.layers import Layers, Rope
+from hybridgen.models.cuda.memory_plan import EngineShape, MemoryPlan, plan_memory
+from hybridgen.models.cuda.triton_layers import TritonLayers
+from hybridgen.models.cuda.weights import (
+    DeviceWeights,
+    load_device_weights,
+    random_device_weights,
+)
+from hybridgen.models.registry import Progress, max_model_len
+
+logger = logging.getLogger(__name__)
+
+TORCH_DTYPES = {
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+    "auto": torch.bfloat16,
+}
+#: Tokens of one piece of prefill: enough for products at full speed.
+MAX_CHUNK = 2048
+NUM_LOGITS_SLOTS = 16
+#: Share of a start after which the weights are on the device.
+_PREPARED, _LOADED = 0.5, 0.9
+
+
+def load_cuda_engine(info: ModelInfo, config: Config, on_progress: Progress) -> CudaEngine:
+    """Load the model, its KV cache and its graphs onto the first visible device.
+
+    Raises:
+        ConfigError: there is no CUDA device.
+        OutOfDeviceMemory: it does not fit; nothing was loaded.
+        ModelError: the weights cannot be used.
+    """
+    if not torch.cuda.is_available():
+        raise ConfigError(
+            "no CUDA device was found",
+            value="device cuda",
+            remedy="Use --device cpu, or see that driver and device are visible here",
+        )
+    device = torch.device("cuda", torch.cuda.current_device())
+    dtype = TORCH_DTYPES[config.model.dtype]
+    shape = engine_shape(info, config, dtype)
+    plan = plan_for_device(info, config, shape, device)
+    weights = _load(info, config, dtype, device, on_progress)
+    on_progress(_LOADED, "making graphs")
+
+    def make_layers(rope: Rope, is_prefill: bool) -> Layers:
+        row_counts = batch_buckets(shape.max_chunk if is_prefill else shape.max_rows)
+        return TritonLayers(info.config, rope, row_counts, dtype, is_chained=not is_prefill)
+
+    engine = CudaEngine(
+        info.config,
+        weights,
+        shape,
+        plan.num_blocks,
+        make_layers,
+        hand_off=config.device.hand_off,
+    )
+    on_progress(1.0, "ready")
+    return engine
+
+
+def engine_shape(info: ModelInfo, config: Config, dtype: torch.dtype) -> EngineShape:
+    """Sizes that the configuration asks for."""
+    context = max_model_len(info, config)
+    return EngineShape(
+        max_rows=config.scheduler.max_num_seqs,
+        max_model_len=context,
+        max_chunk=max(64, min(MAX_CHUNK, -(-context // 64) * 64)),
+        num_logits_slots=NUM_LOGITS_SLOTS,
+        block_size=config.device.block_size,
+        element_bytes=dtype.itemsize,
+    )
+
+
+def plan_for_device(
+    info: ModelInfo, config: Config, shape: EngineShape, device: torch.device
+) -> MemoryPlan:
+    """The memory plan on what the device has now.
+
+    Raises:
+        OutOfDeviceMemory: see ``plan_memory``.
+    """
+    free_bytes, total_bytes = torch.cuda.mem_get_info(device)
+    plan = plan_memory(
+        info.config,
+        shape,
+        total_bytes=total_bytes,
+        free_bytes=free_bytes,
+        share=config.device.gpu_memory,
+        num_blocks=config.device.num_kv_blocks,
+        kv_bytes=config.device.kv_cache_memory,
+    )
+    logger.info("memory plan: %s", plan)
+    return plan
+
+
+def _load(
+    info: ModelInfo,
+    config: Config,
+    dtype: torch.dtype,
+    device: torch.device,
+    on_progress: Progress,
+) -> DeviceWeights:
+    if info.kind == "dummy":
+        return random_device_weights(info.config, dtype, device)
+    # fp16 has not the range of bf16: it is made from the full precision, on the way.
+    stored: DtypeName = "bfloat16" if dtype == torch.bfloat16 else "float32"
+    path = prepare_weights(
+        info,
+        stored,
+        config.model.cache_dir,
+        lambda share: on_progress(share * _PREPARED, "preparing weights"),
+    )
+
+    def on_loaded(share: float) -> None:
+        on_progress(_PREPARED + share * (_LOADED - _PREPARED), "loading weights")
+
+    return load_device_weights(info.config, load_weights(path), dtype, device, on_loaded)

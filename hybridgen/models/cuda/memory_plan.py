@@ -1,0 +1,130 @@
+"""What the device's memory is needed for, worked out before anything is loaded: pure."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from hybridgen.errors import OutOfDeviceMemory
+from hybridgen.models.config import ModelConfig
+
+#: Graphs, libraries, compiled kernels, and what the allocator cannot use.
+RESERVE_BYTES = 1 << 30
+_GIB = 1 << 30
+
+
+class EngineShape(NamedTuple):
+    """The numbers that buffers follow from.
+
+    Attributes:
+        max_rows: rows of a decode step.
+        max_model_len: context length.
+        max_chunk: tokens of one piece of prefill.
+        num_logits_slots: buffers for first logits.
+        block_size: tokens of a KV block.
+        element_bytes: of weights, activations and KV.
+    """
+
+    max_rows: int
+    max_model_len: int
+    max_chunk: int
+    num_logits_slots: int
+    block_size: int
+    element_bytes: int
+
+    @property
+    def table_width(self) -> int:
+        """Blocks of one sequence."""
+        return -(-self.max_model_len // self.block_size)
+
+
+class MemoryPlan(NamedTuple):
+    """Bytes by purpose."""
+
+    weight_bytes: int
+    workspace_bytes: int
+    reserve_bytes: int
+    block_bytes: int
+    num_blocks: int
+
+    @property
+    def kv_bytes(self) -> int:
+        """The KV cache, with the scratch block."""
+        return self.block_bytes * (self.num_blocks + 1)
+
+    @property
+    def total_bytes(self) -> int:
+        """Everything."""
+        return self.weight_bytes + self.workspace_bytes + self.reserve_bytes + self.kv_bytes
+
+
+def plan_memory(
+    config: ModelConfig,
+    shape: EngineShape,
+    *,
+    total_bytes: int,
+    free_bytes: int,
+    share: float,
+    num_blocks: int = 0,
+    kv_bytes: int = 0,
+) -> MemoryPlan:
+    """Fit weights, buffers and KV blocks into the device.
+
+    Args:
+        config: the model.
+        shape: the engine.
+        total_bytes: of the device.
+        free_bytes: of them, now.
+        share: of ``total_bytes`` that may be used (--gpu-memory).
+        num_blocks: KV blocks asked for; counts before ``kv_bytes``.
+        kv_bytes: bytes of KV asked for; with neither, the cache gets all that is left.
+
+    Raises:
+        OutOfDeviceMemory: with what is needed, what there is, and for what.
+    """
+    weight_bytes = config.num_parameters * shape.element_bytes
+    workspace_bytes = _workspace_bytes(config, shape)
+    block_bytes = shape.block_size * config.kv_bytes_per_token(shape.element_bytes)
+    have = min(int(total_bytes * share), free_bytes)
+    fixed = weight_bytes + workspace_bytes + RESERVE_BYTES
+    least = shape.table_width
+    wanted = num_blocks or kv_bytes // block_bytes
+    if not wanted:
+        wanted = max((have - fixed) // block_bytes - 1, least)
+    plan = MemoryPlan(weight_bytes, workspace_bytes, RESERVE_BYTES, block_bytes, wanted)
+    if plan.total_bytes <= have and wanted >= least:
+        return plan
+    need = max(plan.total_bytes, plan._replace(num_blocks=least).total_bytes)
+    is_model = fixed + block_bytes * least > have
+    raise OutOfDeviceMemory(
+        f"the model does not fit into the device's memory: weights {_gib(weight_bytes)}, "
+        f"workspace {_gib(workspace_bytes)}, reserve {_gib(RESERVE_BYTES)}, "
+        f"{wanted} KV blocks {_gib(plan.kv_bytes)} (one whole context takes {least})",
+        value=_gib(need),
+        limit=f"{_gib(have)}: {share:.0%} of {_gib(total_bytes)}, {_gib(free_bytes)} free",
+        remedy=(
+            "Raise --gpu-memory, lower --max-model-len or --max-num-seqs, or take a smaller model"
+            if is_model
+            else "Change --num-kv-blocks or --kv-cache-memory"
+        ),
+        need_bytes=need,
+        have_bytes=have,
+    )
+
+
+def _workspace_bytes(config: ModelConfig, shape: EngineShape) -> int:
+    """Buffers of the decode step and of prefill; what kernels need for partial results."""
+    qkv = config.q_size + 2 * config.kv_size
+    per_token = 2 * config.hidden_size + qkv + config.q_size + 3 * config.intermediate_size
+    activations = (shape.max_rows + shape.max_chunk) * per_token * shape.element_bytes
+    logits = (shape.max_rows + shape.num_logits_slots) * 4 * config.vocab_size
+    context = shape.table_width * shape.block_size
+    gathered = 2 * context * config.kv_size * shape.element_bytes
+    attended = 2 * shape.max_chunk * config.q_size * shape.element_bytes
+    rope = 2 * 4 * shape.max_model_len * config.head_dim // 2
+    state = 4 * shape.max_rows * (2 + shape.table_width)
+    partials = 64 << 20
+    return activations + logits + gathered + attended + rope + state + partials
+
+
+def _gib(num_bytes: int) -> str:
+    return f"{num_bytes / _GIB:.2f} GiB"

@@ -1,0 +1,388 @@
+"""The batch of a gpu process whose device runs ahead: step s + 1 is planned before s is known.
+
+::
+
+    chunk = batch.next_prefill()      → enqueued → … the device is through → prefill_done(chunk)
+    plan = batch.plan_step(s + 1)     → enqueued behind the wait for the samplers of s
+    batch.complete(s, ids, flags)     once the samplers of s have answered
+    report = batch.take_report(s)
+
+Between ``plan_step(s)`` and ``complete(s)`` step s is *in flight*; any number may be, one or two
+in practice. A row whose text ended in step s is still in s + 1 when that was planned before: it
+runs one wasted step, in which the samplers find it finished and write nothing. A row is reported
+finished or retired only when no step in flight has it and no piece of its prefill is out, so its
+blocks and its slot can be given away at once.
+
+A row with its newest token at position p decodes it into the blocks of positions 0 … p, and the
+logits choose the token at p + 1. Without a block for p it is held out until it is granted more.
+"""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hybridgen.errors import InternalError
+from hybridgen.ipc.sampled_ring import RowFlag
+from hybridgen.messages import (
+    BatchRow,
+    GrantBlocks,
+    JoinBatch,
+    RetireSlot,
+    SlotEvent,
+    StepReport,
+)
+from hybridgen.scheduler.batch_row import HEADER_DTYPE, Phase
+from hybridgen.scheduler.device_arrays import DeviceArrays
+from hybridgen.scheduler.device_row import DeviceChunk, DeviceRow, StateLayout, StepPlan
+from hybridgen.scheduler.row_events import Departure, RowEvents
+
+_ENDS_ROW = int(RowFlag.FINISHED | RowFlag.STALE | RowFlag.NO_TOKEN)
+
+
+class _InFlight(NamedTuple):
+    step: int
+    rows: list[DeviceRow]
+    logits_slots: list[int]
+
+
+class DeviceBatch:
+    """Pure; every method is a plain call.
+
+    Args:
+        max_rows: rows in the batch at most.
+        block_size: tokens per KV block.
+        max_model_len: context length; sets the width of block tables.
+        num_lanes: samplers that share the rows.
+        num_logits_slots: device buffers for first logits: prompts that may be through, or in their
+            last piece, and not yet be rows of a completed step.
+    """
+
+    def __init__(
+        self,
+        *,
+        max_rows: int,
+        block_size: int,
+        max_model_len: int,
+        num_lanes: int,
+        num_logits_slots: int,
+    ) -> None:
+        self._max_rows = max_rows
+        self._block_size = block_size
+        self.layout = StateLayout(max_rows, -(-max_model_len // block_size))
+        self._rows: dict[int, DeviceRow] = {}  # by slot
+        self._prefills: collections.deque[DeviceRow] = collections.deque()
+        self._arrays = DeviceArrays(self.layout, block_size, max_model_len)
+        self._ready: list[DeviceRow] = []  # prompts that are in; not yet in a step
+        self._opening: list[tuple[DeviceRow, int]] = []  # first rows of the last step, and where
+        self._held: list[DeviceRow] = []
+        self._in_flight: collections.deque[_InFlight] = collections.deque()
+        self._last_ids = np.empty(0, np.int32)  # of the newest completed step
+        self._free_slots = list(range(num_logits_slots))
+        self._num_chunks_out = 0
+        self._events = RowEvents()
+        self._lanes = np.zeros(max_rows, np.uint32)
+        self._num_live_lanes = 0
+        self.set_live_lanes(range(num_lanes))
+
+    def set_live_lanes(self, lanes: Sequence[int]) -> None:
+        """Deal rows out over these samplers from the next step on.
+
+        Raises:
+            InternalError: no lane at all.
+        """
+        if len(lanes) == 0:
+            raise InternalError("rows need at least one sampler", value=0, limit="≥ 1")
+        self._lanes[:] = np.resize(np.asarray(lanes, np.uint32), self._max_rows)
+        self._num_live_lanes = len(lanes)
+
+    # --- orders -------------------------------------------------------------------------------
+
+    def join(self, order: JoinBatch) -> None:
+        """Take a sequence in. A repeat changes nothing but the detokenizer to wake.
+
+        Another occupant, or other blocks, replace the row: who sent it knows nothing of the old.
+
+        Raises:
+            InternalError: its blocks do not hold its tokens, or the batch is full.
+        """
+        known = self._rows.get(order.slot)
+        if known is not None:
+            if known.epoch == order.epoch and known.blocks[: len(order.blocks)] == order.blocks:
+                known.detokenizer = order.detokenizer
+                if known.phase is Phase.RUNNING:
+                    self._arrays.headers["detokenizer"][known.index] = order.detokenizer
+                return
+            self._leave(known, None)
+        room = len(order.blocks) * self._block_size
+        has_place = len(self._rows) < self._max_rows
+        is_in_table = len(order.blocks) <= self.layout.width
+        if not has_place or not 1 <= order.num_tokens <= room or not is_in_table:
+            raise InternalError(
+                "a row does not fit into the batch",
+                value=f"{order.num_tokens} tokens in {len(order.blocks)} blocks",
+                limit=f"{self._max_rows} rows of {self.layout.width} blocks",
+            )
+        row = DeviceRow(
+            slot=order.slot,
+            epoch=order.epoch,
+            detokenizer=order.detokenizer,
+            num_tokens=order.num_tokens,
+            num_computed=min(order.num_cached, order.num_tokens - 1),
+            blocks=list(order.blocks),
+        )
+        self._rows[row.slot] = row
+        self._prefills.append(row)
+
+    def grant(self, order: GrantBlocks) -> None:
+        """Extend a row's block table; for a row that is not here, nothing.
+
+        Raises:
+            InternalError: a gap in the table, or more blocks than the context needs.
+        """
+        row = self._find(order.slot, order.epoch)
+        if row is None:
+            return
+        stop = order.first + len(order.blocks)
+        if order.first > len(row.blocks) or stop > self.layout.width:
+            raise InternalError(
+                "granted blocks leave a gap in the block table, or exceed it",
+                value=f"blocks {order.first} to {stop}",
+                limit=f"{len(row.blocks)} held, {self.layout.width} at most",
+            )
+        row.blocks[order.first : stop] = order.blocks
+        if row.phase is Phase.RUNNING:
+            self._arrays.extend(row, order.first)
+
+    def retire(self, order: RetireSlot) -> None:
+        """Take a row out of all steps to come; reported when the last one that has it is over."""
+        row = self._find(order.slot, order.epoch)
+        if row is not None:
+            self._leave(row, Departure.RETIRED)
+        else:
+            self._events.deny(SlotEvent(order.slot, order.epoch))
+
+    # --- prefill ------------------------------------------------------------------------------
+
+    def next_prefill(self, max_tokens: int) -> DeviceChunk | None:
+        """The next piece of a prompt, taking turns; None when there is none that could begin.
+
+        Pieces must be computed in the order in which they are given out.
+        """
+        while self._prefills:
+            row = self._prefills.popleft()
+            if row.phase is not Phase.PREFILL:
+                continue
+            start = row.num_computed
+            stop = min(start + max_tokens, row.num_tokens)
+            is_last = stop == row.num_tokens
+            if is_last and not self._free_slots:
+                self._prefills.appendleft(row)
+                return None
+            row.num_computed = stop
+            row.num_chunks_out += 1
+            self._num_chunks_out += 1
+            if is_last:
+                row.logits_slot = self._free_slots.pop()
+            else:
+                self._prefills.append(row)
+            blocks = np.asarray(row.blocks, np.int32)
+            return DeviceChunk(row.slot, row.epoch, start, stop, blocks, row.logits_slot, row)
+        return None
+
+    def prefill_done(self, chunk: DeviceChunk) -> None:
+        """The chunk's KV is in the blocks, and its logits in ``logits_slot``."""
+        row = chunk.row
+        row.num_chunks_out -= 1
+        self._num_chunks_out -= 1
+        if row.phase is Phase.GONE:
+            if chunk.is_last:
+                self._free_slots.append(chunk.logits_slot)
+            self._release_leavers()
+        elif chunk.is_last:
+            row.phase = Phase.FIRST
+            self._ready.append(row)
+            self._events.prefilled.append(SlotEvent(row.slot, row.epoch))
+
+    # --- steps --------------------------------------------------------------------------------
+
+    def plan_step(self, step: int) -> StepPlan | None:
+        """What the next step does; None, and nothing happens, when no row could be in it."""
+        self._run_opened()
+        self._resume_held()
+        self._hold_short_of_blocks()
+        arrays, first = self._arrays, self._ready
+        num_decode = len(arrays.rows)
+        num_rows = num_decode + len(first)
+        if num_rows == 0:
+            return None
+        self._ready = []
+        indices, values = arrays.take_writes()
+        plan = StepPlan(
+            step=step,
+            num_decode=num_decode,
+            records=self._records(first),
+            indices=indices,
+            values=values,
+            logits_slots=[row.logits_slot for row in first],
+            lanes=self._lanes[: min(num_rows, self._num_live_lanes)].tolist(),
+        )
+        arrays.advance()
+        self._opening = [(row, num_decode + offset) for offset, row in enumerate(first)]
+        self._in_flight.append(_InFlight(step, [*arrays.rows, *first], plan.logits_slots))
+        return plan
+
+    def complete(
+        self, step: int, token_ids: NDArray[np.integer], flags: NDArray[np.integer]
+    ) -> None:
+        """Take the samplers' answers to the oldest step in flight, one for each of its rows.
+
+        Raises:
+            InternalError: another step, or another number of results than rows.
+        """
+        if not self._in_flight or self._in_flight[0].step != step:
+            raise InternalError("this step is not the oldest in flight", value=step)
+        flight = self._in_flight[0]
+        if len(token_ids) != len(flight.rows):
+            raise InternalError(
+                "a step has another number of results",
+                value=len(token_ids),
+                limit=len(flight.rows),
+            )
+        self._in_flight.popleft()
+        self._last_ids = token_ids.astype(np.int32)
+        self._free_slots += flight.logits_slots
+        for row in self._held:
+            if row.last_id < 0 and row in flight.rows and not self._is_in_flight(row):
+                row.last_id = int(token_ids[row.origin])
+        ends = (flags & _ENDS_ROW) != 0
+        if ends.any():
+            for index in np.flatnonzero(ends):
+                row = flight.rows[index]
+                if row.phase is not Phase.GONE:
+                    self._leave(row, Departure.FINISHED)
+        self._release_leavers()
+
+    def take_report(self, step: int) -> StepReport | None:
+        """What happened since the last report, if anything."""
+        return self._events.take_report(step)
+
+    # --- state --------------------------------------------------------------------------------
+
+    def rows(self) -> list[BatchRow]:
+        """All rows, for WorkerAttached. Starving ones will be reported again."""
+        self._arrays.is_told[:] = False
+        return [
+            BatchRow(row.slot, row.epoch, self._num_computed(row), list(row.blocks))
+            for row in self._rows.values()
+        ]
+
+    @property
+    def num_in_flight(self) -> int:
+        """Steps that were planned and not completed."""
+        return len(self._in_flight)
+
+    @property
+    def num_running(self) -> int:
+        """Rows that the next step would decode."""
+        return len(self._arrays.rows)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing can happen before an order comes."""
+        is_waiting = self._arrays.rows or self._prefills or self._ready or self._opening
+        can_resume = any(self._can_resume(row) for row in self._held)
+        return not (is_waiting or self._in_flight or self._num_chunks_out or can_resume)
+
+    # --- inside -------------------------------------------------------------------------------
+
+    def _find(self, slot: int, epoch: int) -> DeviceRow | None:
+        row = self._rows.get(slot)
+        return row if row is not None and row.epoch == epoch else None
+
+    def _records(self, first: list[DeviceRow]) -> NDArray[np.void]:
+        arrays, num_decode = self._arrays, len(self._arrays.rows)
+        records = np.zeros(num_decode + len(first), HEADER_DTYPE)
+        records[:num_decode] = arrays.headers[:num_decode]
+        records["position"][:num_decode] = arrays.positions[:num_decode]
+        records["position"][:num_decode] += 1
+        for offset, row in enumerate(first):
+            record = (row.slot, 0, row.epoch, row.num_tokens, row.detokenizer, 0)
+            records[num_decode + offset] = record
+        records["lane"] = self._lanes[: len(records)]
+        return records
+
+    def _run_opened(self) -> None:
+        """Rows whose first token the last step chooses are decoded from now on."""
+        for row, index in self._opening:
+            if row.phase is Phase.FIRST:
+                self._arrays.append(row, row.num_tokens, index)
+        self._opening = []
+
+    def _resume_held(self) -> None:
+        for row in [row for row in self._held if self._can_resume(row)]:
+            self._held.remove(row)
+            self._arrays.append(row, row.position, -1 - row.last_id)
+
+    def _can_resume(self, row: DeviceRow) -> bool:
+        return row.last_id >= 0 and row.position < self._arrays.room_of(row)
+
+    def _hold_short_of_blocks(self) -> None:
+        """Name rows that run short, and hold out those that have run out."""
+        arrays, n = self._arrays, len(self._arrays.rows)
+        if n == 0:
+            return
+        slack = arrays.room[:n] - arrays.positions[:n] - 1
+        is_short = (slack < self._block_size) & ~arrays.is_told[:n]
+        if is_short.any():
+            for index in np.flatnonzero(is_short):
+                row = arrays.rows[index]
+                self._events.starving.append(SlotEvent(row.slot, row.epoch))
+            arrays.is_told[:n] |= is_short
+        if slack.min() < 0:
+            for index in np.flatnonzero(slack < 0)[::-1]:
+                self._hold(arrays.rows[index])
+
+    def _hold(self, row: DeviceRow) -> None:
+        arrays = self._arrays
+        row.position = int(arrays.positions[row.index])
+        origin = int(arrays.origins[row.index])
+        row.origin, row.last_id = origin, -1
+        if origin < 0:
+            row.last_id = -1 - origin
+        elif not self._in_flight:
+            row.last_id = int(self._last_ids[origin])
+        arrays.remove(row)
+        row.phase = Phase.HELD
+        self._held.append(row)
+
+    def _is_in_flight(self, row: DeviceRow) -> bool:
+        return any(row in flight.rows for flight in self._in_flight)
+
+    def _leave(self, row: DeviceRow, why: Departure | None) -> None:
+        if row.phase is Phase.RUNNING:
+            self._arrays.remove(row)
+        elif row.phase is Phase.HELD:
+            self._held.remove(row)
+        elif row in self._ready:
+            self._ready.remove(row)
+            self._free_slots.append(row.logits_slot)
+        row.phase = Phase.GONE
+        if self._rows.get(row.slot) is row:
+            del self._rows[row.slot]
+        if why is not None:
+            last_step = self._in_flight[-1].step if self._in_flight else 0
+            self._events.leave(row, why, last_step)
+            self._release_leavers()
+
+    def _release_leavers(self) -> None:
+        self._events.release(self._in_flight[0].step if self._in_flight else None)
+
+    def _num_computed(self, row: DeviceRow) -> int:
+        if row.phase is Phase.RUNNING:
+            return int(self._arrays.positions[row.index])
+        return row.position if row.phase is Phase.HELD else row.num_computed

@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import pytest
+
+from hybridgen.errors import OutOfDeviceMemory
+from hybridgen.models.config import ModelConfig
+from hybridgen.models.cuda.memory_plan import EngineShape, plan_memory
+
+GIB = 1 << 30
+SHAPE = EngineShape(
+    max_rows=64, max_model_len=4096, max_chunk=2048, num_logits_slots=16, block_size=16,
+    element_bytes=2,
+)  # fmt: skip
+LLAMA_13B = ModelConfig(
+    architecture="llama", vocab_size=32000, num_layers=40, hidden_size=5120,
+    intermediate_size=13824, num_heads=40, num_kv_heads=40, head_dim=128, max_position=4096,
+)  # fmt: skip
+
+
+def plan(total_gib: float, share: float = 0.9, free_gib: float = 1000, **asked: int):
+    return plan_memory(
+        LLAMA_13B, SHAPE, total_bytes=int(total_gib * GIB), free_bytes=int(free_gib * GIB),
+        share=share, **asked,
+    )  # fmt: skip
+
+
+def test_the_cache_gets_what_weights_and_buffers_leave():
+    found = plan(140)
+    assert found.weight_bytes == 2 * LLAMA_13B.num_parameters
+    assert found.block_bytes == 16 * 2 * 40 * 5120 * 2
+    assert 0.9 * 140 * GIB - found.total_bytes < 2 * found.block_bytes
+    assert found.total_bytes <= 0.9 * 140 * GIB
+
+
+def test_what_others_use_of_the_device_is_not_there():
+    assert plan(140, free_gib=60).total_bytes <= 60 * GIB
+
+
+def test_a_number_of_blocks_is_kept():
+    assert plan(140, num_blocks=500).num_blocks == 500
+    assert plan(140, kv_bytes=20 * GIB).num_blocks == 20 * GIB // (16 * 2 * 40 * 5120 * 2)
+
+
+@pytest.mark.parametrize(
+    ("total_gib", "asked", "remedy"),
+    [
+        (24, {}, "smaller model"),
+        (30, {}, "--max-model-len"),
+        (140, {"num_blocks": 100_000}, "--num-kv-blocks"),
+        (140, {"num_blocks": 10}, "--num-kv-blocks"),
+    ],
+)
+def test_what_does_not_fit_is_refused_with_numbers(total_gib, asked, remedy):
+    with pytest.raises(OutOfDeviceMemory) as refusal:
+        plan(total_gib, **asked)
+    text = str(refusal.value)
+    assert "weights 24.2" in text
+    assert remedy in text
+    assert refusal.value.fields["have_bytes"] == int(int(total_gib * GIB) * 0.9)

@@ -1,0 +1,289 @@
+"""The batch of a device that runs ahead, against a simulated device."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+from hybridgen.errors import InternalError
+from hybridgen.ipc.sampled_ring import RowFlag
+from hybridgen.messages import GrantBlocks, JoinBatch, RetireSlot, SlotEvent, StepReport
+from hybridgen.scheduler.device_batch import DeviceBatch
+from tests.support.simulated_device import BLOCK_SIZE, SimulatedDevice, Text
+
+MAX_MODEL_LEN = 40
+NUM_BLOCKS = 40
+
+
+class Stage:
+    """A batch, its device, and a coscheduler that gives every freed block away at once."""
+
+    def __init__(self, seed: int, num_ahead: int, max_rows: int = 5) -> None:
+        self.random = random.Random(seed)
+        self.num_ahead = num_ahead
+        self.max_rows = max_rows
+        self.batch = DeviceBatch(
+            max_rows=max_rows,
+            block_size=BLOCK_SIZE,
+            max_model_len=MAX_MODEL_LEN,
+            num_lanes=2,
+            num_logits_slots=2,
+        )
+        self.device = SimulatedDevice(self.batch.layout, NUM_BLOCKS)
+        self.free = list(range(NUM_BLOCKS))
+        self.held: dict[tuple[int, int], list[int]] = {}  # blocks of each row not reported off
+        self.retiring: set[tuple[int, int]] = set()
+        self.done: list[Text] = []
+        self.step = 0
+        self.epoch = 0
+
+    def join(self) -> None:
+        free_slots = set(range(self.max_rows)) - {slot for slot, _ in self.held}
+        num_prompt = self.random.randint(1, 20)
+        num_blocks = -(-num_prompt // BLOCK_SIZE)
+        if not free_slots or num_blocks > len(self.free):
+            return
+        self.epoch += 1
+        key = (min(free_slots), self.epoch)
+        ids = [self.random.randrange(1000) for _ in range(num_prompt)]
+        most = MAX_MODEL_LEN if self.random.random() < 0.2 else num_prompt + 12
+        num_final = min(MAX_MODEL_LEN, self.random.randint(num_prompt + 1, most))
+        self.device.texts[key] = Text(key, ids, num_final)
+        self.held[key] = self.take(num_blocks)
+        self.batch.join(self.order(key))
+
+    def order(self, key: tuple[int, int]) -> JoinBatch:
+        num_tokens = len(self.device.texts[key].ids)
+        return JoinBatch(*key, detokenizer=0, num_tokens=num_tokens, num_cached=0,
+                         blocks=list(self.held[key]))  # fmt: skip
+
+    def take(self, count: int) -> list[int]:
+        self.random.shuffle(self.free)
+        taken, self.free = self.free[:count], self.free[count:]
+        return taken
+
+    def grant(self, key: tuple[int, int]) -> None:
+        if key in self.retiring or key not in self.held:
+            return
+        first = len(self.held[key])
+        most = -(-(self.device.texts[key].num_final - 1) // BLOCK_SIZE)
+        blocks = self.take(min(self.random.randint(1, 2), most - first, len(self.free)))
+        self.held[key] += blocks
+        if blocks:
+            self.batch.grant(GrantBlocks(*key, first, blocks))
+
+    def retire(self) -> None:
+        keys = [key for key in self.held if key not in self.retiring]
+        if keys:
+            key = self.random.choice(keys)
+            self.retiring.add(key)
+            self.batch.retire(RetireSlot(*key))
+            if self.random.random() < 0.5:
+                self.batch.retire(RetireSlot(*key))
+
+    def cancel(self) -> None:
+        if self.held:
+            self.device.texts[self.random.choice(list(self.held))].is_cancelled = True
+
+    def plan(self) -> None:
+        while self.batch.num_in_flight < self.num_ahead:
+            plan = self.batch.plan_step(self.step + 1)
+            if plan is None:
+                return
+            self.step += 1
+            self.device.steps.append(plan)
+
+    def prefill(self) -> None:
+        chunk = self.batch.next_prefill(self.random.randint(1, 9))
+        if chunk is not None:
+            self.device.chunks.append(chunk)
+
+    def run_chunk(self) -> None:
+        if self.device.chunks:
+            self.batch.prefill_done(self.device.run_chunk())
+
+    def run_step(self) -> None:
+        if self.device.steps:
+            plan, results = self.device.run_step()
+            ids, flags = np.asarray(results, np.int64).T
+            self.batch.complete(plan.step, ids.astype(np.int32), flags.astype(np.uint32))
+
+    def read_report(self) -> None:
+        report = self.batch.take_report(self.step)
+        if report is None:
+            return
+        for event in report.starving:
+            if self.random.random() < 0.4:  # else too late: the row is held out
+                self.grant((event.slot, event.epoch))
+        for event in (*report.finished, *report.retired):
+            self.off((event.slot, event.epoch))
+
+    def off(self, key: tuple[int, int]) -> None:
+        self.retiring.discard(key)
+        if key in self.held:
+            self.free += self.held.pop(key)
+            self.done.append(self.device.texts[key])
+
+    def turn(self, can_join: bool = True) -> None:
+        choices = [self.prefill, self.run_chunk, self.run_step, self.plan, self.read_report]
+        if can_join:
+            choices += [self.join, self.join]
+            if self.random.random() < 0.05:
+                choices += [self.retire, self.cancel]
+        self.random.choice(choices)()
+        if self.random.random() < 0.05:  # grants may come late, and unasked
+            for key in list(self.held):
+                self.grant(key)
+
+
+@pytest.mark.parametrize("num_ahead", [1, 2, 3])
+@pytest.mark.parametrize("seed", range(12))
+def test_every_row_sees_its_own_text_whatever_the_order_of_events(seed, num_ahead):
+    stage = Stage(seed, num_ahead)
+    for _ in range(1500):
+        stage.turn()
+    for _ in range(5000):
+        if not stage.held:
+            break
+        stage.turn(can_join=False)
+    assert not stage.held
+    assert stage.batch.is_idle
+    assert sorted(stage.free) == list(range(NUM_BLOCKS))
+    assert len(stage.done) > 20
+    whole = [text for text in stage.done if len(text.ids) == text.num_final]
+    assert len(whole) > 10
+
+
+def make() -> DeviceBatch:
+    return DeviceBatch(max_rows=4, block_size=4, max_model_len=64, num_lanes=2, num_logits_slots=4)
+
+
+def join(slot: int, num_tokens: int, blocks: list[int], epoch: int = 1) -> JoinBatch:
+    return JoinBatch(slot, epoch, slot + 10, num_tokens, 0, blocks)
+
+
+def opened(batch: DeviceBatch, *rows: JoinBatch) -> DeviceBatch:
+    """With the rows' prompts in, and step 1 planned, which chooses their first tokens."""
+    for row in rows:
+        batch.join(row)
+    while (chunk := batch.next_prefill(100)) is not None:
+        batch.prefill_done(chunk)
+    plan = batch.plan_step(1)
+    assert plan is not None
+    assert (plan.num_decode, plan.num_rows) == (0, len(rows))
+    return batch
+
+
+def answer(batch: DeviceBatch, step: int, *flags: int) -> None:
+    batch.complete(step, np.arange(len(flags), dtype=np.int32), np.asarray(flags, np.uint32))
+
+
+def report(batch: DeviceBatch) -> StepReport:
+    found = batch.take_report(1)
+    assert found is not None
+    return found
+
+
+def test_a_steady_batch_writes_nothing_to_the_device():
+    batch = opened(make(), join(0, 3, [0, 1, 2, 3]), join(1, 5, [4, 5, 6, 7]))
+    second = batch.plan_step(2)
+    assert second is not None
+    # Position and blocks of each row; their tokens come from the same rows of step 1.
+    assert second.indices.tolist() == [0, 8, 9, 10, 11, 1, 24, 25, 26, 27]
+    assert second.values.tolist() == [3, 0, 1, 2, 3, 5, 4, 5, 6, 7]
+    for step in range(3, 7):
+        answer(batch, step - 2, 0, 0)
+        plan = batch.plan_step(step)
+        assert plan is not None
+        assert len(plan.indices) == 0
+        assert plan.records["position"].tolist() == [step + 2, step + 4]
+
+
+def test_a_finished_row_runs_one_wasted_step_and_is_reported_after_it():
+    batch = opened(make(), join(0, 3, [0, 1]), join(1, 3, [2, 3]))
+    batch.take_report(1)
+    assert batch.plan_step(2) is not None
+    answer(batch, 1, RowFlag.FINISHED, 0)
+    assert report(batch).finished == [] if batch.take_report(1) else True
+    third = batch.plan_step(3)
+    assert third is not None
+    assert third.records["slot"].tolist() == [1]
+    # The other row took its place; its token is row 1 of step 2, and row 1 is idle now.
+    assert (third.indices[:2].tolist(), third.values[:2].tolist()) == ([0, 4], [4, 1])
+    assert (third.indices[-1], third.values[-1]) == (1, -1)
+    answer(batch, 2, RowFlag.FINISHED | RowFlag.NO_TOKEN, 0)
+    assert report(batch).finished == [SlotEvent(0, 1)]
+
+
+def test_a_row_retired_in_flight_is_confirmed_once_its_step_is_over():
+    batch = opened(make(), join(0, 3, [0, 1]))
+    batch.take_report(1)
+    batch.retire(RetireSlot(0, 1))
+    batch.retire(RetireSlot(0, 1))
+    assert batch.plan_step(2) is None
+    assert batch.take_report(1) is None
+    assert not batch.is_idle
+    answer(batch, 1, 0)
+    assert report(batch).retired == [SlotEvent(0, 1)]
+    assert batch.is_idle
+
+
+def test_retiring_a_row_that_is_not_there_is_confirmed_at_once():
+    batch = make()
+    batch.retire(RetireSlot(3, 9))
+    assert report(batch).retired == [SlotEvent(3, 9)]
+
+
+def test_a_row_without_room_waits_for_its_token_and_its_blocks():
+    batch = opened(make(), join(0, 4, [5]))
+    batch.take_report(1)
+    assert batch.plan_step(2) is None  # position 4 has no block
+    assert report(batch).starving == [SlotEvent(0, 1)]
+    batch.grant(GrantBlocks(0, 1, 1, [6]))
+    assert batch.plan_step(2) is None  # the token of position 4 is not known to the host
+    answer(batch, 1, 0)
+    plan = batch.plan_step(2)
+    assert plan is not None
+    assert plan.values.tolist() == [4, -1 - 0, 5, 6]  # position, token id 0, blocks
+
+
+def test_answers_must_fit_the_oldest_step():
+    batch = opened(make(), join(0, 3, [0, 1]))
+    with pytest.raises(InternalError, match="oldest"):
+        answer(batch, 2, 0)
+    with pytest.raises(InternalError, match="number of results"):
+        answer(batch, 1, 0, 0)
+
+
+def test_a_row_that_does_not_fit_is_refused():
+    batch = make()
+    with pytest.raises(InternalError, match="does not fit"):
+        batch.join(join(0, 5, [0]))
+    with pytest.raises(InternalError, match="gap"):
+        opened(batch, join(0, 3, [0])).grant(GrantBlocks(0, 1, 2, [1]))
+
+
+def test_a_prompt_waits_for_a_buffer_for_its_logits():
+    batch = DeviceBatch(max_rows=4, block_size=4, max_model_len=64, num_lanes=1, num_logits_slots=1)
+    batch.join(join(0, 3, [0]))
+    batch.join(join(1, 3, [1]))
+    chunk = batch.next_prefill(8)
+    assert chunk is not None
+    assert batch.next_prefill(8) is None
+    batch.prefill_done(chunk)
+    assert batch.plan_step(1) is not None
+    assert batch.next_prefill(8) is None
+    answer(batch, 1, 0)
+    assert batch.next_prefill(8) is not None
+
+
+def test_a_prompt_longer_than_a_piece_is_given_out_in_order_and_in_turns():
+    batch = make()
+    batch.join(join(0, 10, [0, 1, 2]))
+    batch.join(join(1, 3, [3]))
+    chunks = [batch.next_prefill(4) for _ in range(4)]
+    assert [(c.slot, c.start, c.stop, c.is_last) for c in chunks if c] == [
+        (0, 0, 4, False), (1, 0, 3, True), (0, 4, 8, False), (0, 8, 10, True),
+    ]  # fmt: skip

@@ -1,0 +1,280 @@
+"""The compute ring of a device that runs ahead, with real samplers and a device made of threads."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hybridgen.config import Config, DeviceSection, PoolSection, SchedulerSection
+from hybridgen.ipc.slot_table import SlotWord
+from hybridgen.messages import (
+    DrainWorker,
+    GrantBlocks,
+    JoinBatch,
+    RetireSlot,
+    SlotEvent,
+    StepReport,
+    WorkerAttached,
+)
+from hybridgen.request import FinishReason, SamplingParams
+from hybridgen.scheduler.device_row import StateLayout
+from hybridgen.workers import device_ring
+from hybridgen.workers.device_ring import DeviceRing
+from hybridgen.workers.sampler import Sampler
+from tests.support.stream_device import StreamDevice
+from tests.workers.crew import Crew
+from tests.workers.steps import mock_text
+from tests.workers.workplace import MAX_ROWS, Workplace
+
+NUM_BLOCKS = 64
+NUM_TOKENS = 20
+GREEDY = SamplingParams(temperature=0.0, ignore_eos=True)
+SEEDED = SamplingParams(temperature=0.9, top_p=0.95, top_k=50, seed=11, ignore_eos=True)
+REQUESTS = {
+    0: ([1, 2, 3], GREEDY),
+    1: ([(7 * i + 1) % 256 for i in range(50)], SEEDED),
+    2: (list(range(100, 117)), SEEDED),
+    3: ([200], GREEDY),
+}
+
+
+@pytest.fixture(autouse=True)
+def short_rests(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device_ring, "IDLE_WAIT_S", 0.005)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Workplace]:
+    handler = signal.getsignal(signal.SIGTERM)
+    config = Config(
+        device=DeviceSection(device="cuda"),
+        scheduler=SchedulerSection(max_num_seqs=MAX_ROWS),
+        pools=PoolSection(spin_us=0),
+    )
+    try:
+        with Workplace(tmp_path / "run", config, ring_depth=3) as workplace:
+            yield workplace
+    finally:
+        signal.signal(signal.SIGTERM, handler)
+
+
+class Device:
+    """A ring over a device of threads, and what the coscheduler tells it."""
+
+    def __init__(self, place: Workplace, max_in_flight: int = 2) -> None:
+        self.place = place
+        self.coscheduler = place.open_coscheduler()
+        self.context = place.context("gpu-0")
+        layout = StateLayout(MAX_ROWS, 16)
+        self.engine = StreamDevice(NUM_BLOCKS, layout, max_in_flight)
+        self.ring = DeviceRing(self.context, self.engine)
+        place.adopt(self.ring)
+        self.ring.introduce()
+        self.coscheduler.wait_for(WorkerAttached)
+        self._num_given = 0
+
+    def blocks(self, count: int) -> list[int]:
+        first, self._num_given = self._num_given, self._num_given + count
+        return [(7 * number + 3) % NUM_BLOCKS for number in range(first, first + count)]
+
+    def join(self, slot: int, num_blocks: int | None = None) -> JoinBatch:
+        load = self.place.slots.load
+        num_tokens = load(slot, SlotWord.PROMPT_LEN) + load(slot, SlotWord.GENERATED)
+        most = -(-load(slot, SlotWord.MAX_LEN) // 16)
+        blocks = self.blocks(most if num_blocks is None else num_blocks)
+        order = JoinBatch(slot, load(slot, SlotWord.EPOCH), 0, num_tokens, 0, blocks)
+        self.coscheduler.send("gpu-0", order)
+        return order
+
+    def events(self, name: str) -> list[SlotEvent]:
+        return [e for report in self.coscheduler.of(StepReport) for e in getattr(report, name)]
+
+    def run(self, *slots: int) -> None:
+        for _ in range(2000):
+            if {e.slot for e in self.events("finished")} >= set(slots):
+                return
+            self.ring.turn()
+        raise AssertionError("the ring did not come there")
+
+
+def staff(place: Workplace, crew: Crew, *lanes: int) -> None:
+    for lane in lanes:
+        context = place.context(f"sampler-{lane}")
+        sampler = Sampler(context)
+        context.ready()
+        crew.hire(sampler.turn)
+
+
+def fill(place: Workplace, *slots: int) -> dict[int, list[int]]:
+    for slot in slots:
+        prompt, params = REQUESTS[slot]
+        place.fill_slot(slot, params, prompt, max_tokens=NUM_TOKENS)
+    return {slot: mock_text(*REQUESTS[slot], NUM_TOKENS) for slot in slots}
+
+
+@pytest.mark.parametrize("max_in_flight", [1, 2])
+def test_every_text_is_the_one_that_a_single_process_makes(place, max_in_flight):
+    device = Device(place, max_in_flight)
+    expected = fill(place, *REQUESTS)
+    with Crew() as crew:
+        staff(place, crew, 0, 1)
+        for slot in expected:
+            device.join(slot)
+        device.run(*expected)
+    assert {slot: place.output(slot) for slot in expected} == expected
+    assert {e.slot for e in device.events("prefilled")} == set(expected)
+    counters = place.snapshot("gpu-0").counters
+    assert counters["prefill_tokens"] == 3 + 50 + 17 + 1
+    done = [place.snapshot(f"sampler-{lane}").counters["tokens"] for lane in (0, 1)]
+    assert sum(done) == 4 * NUM_TOKENS
+    assert min(done) > 0
+
+
+def test_rows_join_and_leave_while_others_run(place):
+    device = Device(place)
+    expected = fill(place, 0, 1)
+    with Crew() as crew:
+        staff(place, crew, 0, 1)
+        device.join(0)
+        device.join(1)
+        while len(place.output(0)) < 5:
+            device.ring.turn()
+        expected |= fill(place, 2, 3)
+        device.join(2)
+        device.run(0)
+        device.join(3)
+        device.run(*expected)
+    assert {slot: place.output(slot) for slot in expected} == expected
+
+
+def test_a_row_without_room_goes_on_with_the_same_text_once_it_has_blocks(place):
+    device = Device(place)
+    expected = fill(place, 0)
+    with Crew() as crew:
+        staff(place, crew, 0, 1)
+        order = device.join(0, num_blocks=1)
+        while len(place.output(0)) < 14:  # positions 0 … 15 fill the block
+            device.ring.turn()
+        for _ in range(5):
+            device.ring.turn()
+        assert place.output(0) == expected[0][:14]
+        assert device.events("starving") == [SlotEvent(0, order.epoch)]
+        blocks = device.blocks(1)
+        device.coscheduler.send("gpu-0", GrantBlocks(0, order.epoch, 1, blocks))
+        device.run(0)
+    assert place.output(0) == expected[0]
+
+
+def test_a_request_that_ends_from_outside_runs_a_wasted_step_that_harms_nobody(place):
+    device = Device(place)
+    expected = fill(place, 0, 1)
+    with Crew() as crew:
+        staff(place, crew, 0, 1)
+        device.join(0)
+        device.join(1)
+        while len(place.output(1)) < 5:
+            device.ring.turn()
+        place.slots.store(1, SlotWord.END_REASON, FinishReason.CANCELLED)
+        device.run(0, 1)
+    assert place.output(0) == expected[0]
+    assert place.output(1) == expected[1][: len(place.output(1))]
+    assert len(place.output(1)) < NUM_TOKENS
+
+
+def test_a_retired_row_is_confirmed_and_joins_again_where_it_was(place):
+    device = Device(place)
+    expected = fill(place, 0, 2)
+    with Crew() as crew:
+        staff(place, crew, 0, 1)
+        order = device.join(2)
+        device.join(0)
+        while len(place.output(2)) < 5:
+            device.ring.turn()
+        device.coscheduler.send("gpu-0", RetireSlot(2, order.epoch))
+        while not device.events("retired"):
+            device.ring.turn()
+        num_known = len(place.output(2))
+        device.run(0)
+        assert len(place.output(2)) == num_known
+        device.join(2)
+        device.run(2)
+    assert {slot: place.output(slot) for slot in expected} == expected
+
+
+def test_prefill_beside_a_step_stays_within_the_budget(place, monkeypatch):
+    monkeypatch.setattr(device_ring, "LEAST_TOKENS", 16)
+    device = Device(place)
+    expected = fill(place, 0, 1, 2)
+    begun: list[tuple[int, int]] = []
+    begin = device.engine.prefill
+
+    def note(ids, *rest):
+        begun.append((place.logits.announced, len(ids)))
+        return begin(ids, *rest)
+
+    monkeypatch.setattr(device.engine, "prefill", note)
+    with Crew() as crew:
+        staff(place, crew, 0, 1)
+        device.join(0)
+        while len(place.output(0)) < 2:
+            device.ring.turn()
+        begun.clear()
+        monkeypatch.setattr(device.ring, "_budget_ms", 20.0)
+        monkeypatch.setattr(device.ring, "_us_per_token", 1000.0)
+        device.join(1)
+        device.join(2)
+        device.run(0, 1, 2)
+    assert {slot: place.output(slot) for slot in expected} == expected
+    assert sum(count for _, count in begun) == 50 + 17
+    per_step: dict[int, int] = {}
+    for step, count in begun:
+        per_step[step] = per_step.get(step, 0) + count
+    # Between the announcements of two steps the budget may be renewed once.
+    assert max(per_step.values()) <= 2 * 20
+    assert len(per_step) >= 2
+
+
+def test_closing_releases_a_device_that_waits_for_samplers_that_are_gone(place):
+    device = Device(place)
+    fill(place, 0)
+    device.join(0)
+    crew = Crew()
+    with crew:
+        staff(place, crew, 0, 1)
+        while len(place.output(0)) < 3:
+            device.ring.turn()
+    # No sampler is left; the device has a step whose lane nobody will answer.
+    place.order("gpu-0", DrainWorker())
+    while not device.context.should_exit:
+        device.ring.turn()
+    assert not device.engine.decoding.is_quiet()
+    device.ring.close()
+    assert device.engine.is_quiet()
+    place._adopted.remove(device.ring)
+
+
+def test_a_sampler_of_a_device_sleeps_until_a_step_is_announced(place):
+    context = place.context("sampler-0")
+    sampler = Sampler(context)
+    place.fill_slot(0, GREEDY, [1])
+    sampler.turn(0)
+    place.logits.announce(1)
+    sampler.turn(0)  # on its way; the turn gives up after a nap
+    assert place.sampled.done(1, 0) == 0
+    place.logits.write_rows(1, [])
+    place.logits.publish(1)
+    sampler.turn(0)
+    assert place.sampled.done(1, 0) == 1
+
+
+def test_poison_reaches_samplers_that_wait_for_an_announcement(place):
+    context = place.context("sampler-0")
+    sampler = Sampler(context)
+    with Crew() as crew:
+        crew.do(lambda: sampler.turn(10.0))
+        place.order("sampler-0", DrainWorker())
+        place.logits.poison()
+    assert context.should_exit
