@@ -48,7 +48,7 @@ class DeviceSection(Section, frozen=True):
     """The gpu process."""
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where the dense arithmetic runs; `auto` takes a CUDA device when there is one."""
+    """Where the dense arithmetic runs; `auto` is the CPU as long as the device ring is young."""
     block_size: Literal[16] = 16
     """Tokens per KV block."""
     num_kv_blocks: Count = 0
