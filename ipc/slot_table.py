@@ -24,7 +24,7 @@ from __future__ import annotations
 import enum
 from typing import NamedTuple
 
-from hybridgen.errors import InternalError
+from hybridgen.errors import HybridGenError, InternalError, InvalidLogits
 from hybridgen.ipc import _native, header
 from hybridgen.ipc.header import RECORDS_OFFSET, Memory, SegmentKind
 from hybridgen.request import ID_BYTES, FinishReason
@@ -74,6 +74,15 @@ class RowError(enum.IntEnum):
 
     OK = 0
     INVALID_LOGITS = 1
+
+    def exception(self) -> HybridGenError:
+        """The error that the request ends with."""
+        if self is RowError.INVALID_LOGITS:
+            return InvalidLogits(
+                "the model produced NaN, +inf or no finite logit for this request",
+                remedy="Check logit_bias and the model's weights; other requests go on",
+            )
+        return InternalError("a row ended with an unknown error", value=self.name)
 
 
 class Finish(NamedTuple):

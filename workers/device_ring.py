@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hybridgen.ipc.board import Board, ProcessState
 from hybridgen.ipc.logit_ring import LogitRing
 from hybridgen.ipc.sampled_ring import SampledRing
 from hybridgen.ipc.token_store import TokenStore
@@ -24,6 +23,7 @@ from hybridgen.scheduler.batch_row import SAMPLED_DTYPE
 from hybridgen.scheduler.device_batch import DeviceBatch
 from hybridgen.scheduler.device_row import DeviceChunk, StepPlan
 from hybridgen.workers.lifecycle import IDLE_WAIT_S, WorkerContext
+from hybridgen.workers.live_lanes import LiveLanes
 from hybridgen.workers.order_desk import OrderDesk
 
 logger = logging.getLogger(__name__)
@@ -59,11 +59,7 @@ class DeviceRing:
         self._ring = LogitRing(context.segment("logits").buf)
         self._sampled = SampledRing(context.segment("sampled").buf)
         self._hand_off = engine.connect(self._ring, self._sampled)
-        self._board = Board(context.segment("board").buf)
-        self._lane_lines = [
-            index for index, name in enumerate(spec.worker_names) if name.startswith("sampler-")
-        ]
-        self._live_lanes: list[int] = []
+        self._lanes = LiveLanes(context)
         self._spin_us = max(0, spec.config.pools.spin_us)
         self._budget_ms = spec.config.device.prefill_budget_ms
         self._num_budget_left = engine.max_chunk  # tokens of prefill beside this step
@@ -189,18 +185,9 @@ class DeviceRing:
         return is_done
 
     def _spread_over_live_lanes(self) -> None:
-        """Deal rows over the samplers that the board shows ready.
-
-        Over all of them when none is: one will be back, and does what it finds in the ring.
-        """
-        lanes = [
-            lane
-            for lane, line in enumerate(self._lane_lines)
-            if self._board.state(line) is ProcessState.READY
-        ]
-        if lanes != self._live_lanes:
-            self._live_lanes = lanes
-            self._batch.set_live_lanes(lanes or range(self._ring.num_lanes))
+        lanes = self._lanes.changed()
+        if lanes is not None:
+            self._batch.set_live_lanes(lanes)
 
     # --- prefill --------------------------------------------------------------------------------
 

@@ -17,7 +17,6 @@ import numpy.typing as npt
 
 from hybridgen.formats.inspect import inspect_model
 from hybridgen.formats.model_info import ModelInfo
-from hybridgen.ipc.board import Board, ProcessState
 from hybridgen.ipc.control import ControlSocket
 from hybridgen.ipc.logit_ring import LogitRing
 from hybridgen.ipc.sampled_ring import SampledRing
@@ -29,6 +28,7 @@ from hybridgen.scheduler.batch_row import SAMPLED_DTYPE, PrefillChunk
 from hybridgen.scheduler.step_batch import StepBatch
 from hybridgen.workers.device_ring import DeviceRing
 from hybridgen.workers.lifecycle import IDLE_WAIT_S, WorkerContext
+from hybridgen.workers.live_lanes import LiveLanes
 from hybridgen.workers.order_desk import OrderDesk
 
 #: hg_row records (HEADER_DTYPE), one per row of a step.
@@ -80,11 +80,7 @@ class ComputeRing:
         self._tokens = TokenStore(context.segment("tokens").buf)
         self._ring = LogitRing(context.segment("logits").buf)
         self._sampled = SampledRing(context.segment("sampled").buf)
-        self._board = Board(context.segment("board").buf)
-        self._lane_lines = [
-            index for index, name in enumerate(spec.worker_names) if name.startswith("sampler-")
-        ]
-        self._live_lanes: list[int] = []
+        self._lanes = LiveLanes(context)
         self._spin_us = max(0, spec.config.pools.spin_us)
         self._chunk_budget = spec.config.scheduler.prefill_chunk
         self._batch = StepBatch(
@@ -206,7 +202,7 @@ class ComputeRing:
     def _is_lost(self, lane: int) -> bool:
         """The lane's sampler is gone, and others can do its rows before it is replaced."""
         self._spread_over_live_lanes()
-        return bool(self._live_lanes) and lane not in self._live_lanes
+        return bool(self._lanes.ready) and lane not in self._lanes.ready
 
     def _publish_again(self, step: int, records: RowRecords) -> int:
         """Hand a step whose sampler died to the others, as the next step; returns its number.
@@ -217,21 +213,12 @@ class ComputeRing:
         self._ring.begin(again)
         old, new = (self._logits[number % self._ring.depth] for number in (step, again))
         new[: len(records)] = old[: len(records)]
-        records["lane"] = np.resize(self._live_lanes, len(records))
-        logger.warning("step %d goes to samplers %s again as %d", step, self._live_lanes, again)
+        records["lane"] = np.resize(self._lanes.ready, len(records))
+        logger.warning("step %d goes to samplers %s again as %d", step, self._lanes.ready, again)
         self._publish(again, records)
         return again
 
     def _spread_over_live_lanes(self) -> None:
-        """Deal rows over the samplers that the board shows ready.
-
-        Over all of them when none is: one will be back, and does what it finds in the ring.
-        """
-        lanes = [
-            lane
-            for lane, line in enumerate(self._lane_lines)
-            if self._board.state(line) is ProcessState.READY
-        ]
-        if lanes != self._live_lanes:
-            self._live_lanes = lanes
-            self._batch.set_live_lanes(lanes or range(self._ring.num_lanes))
+        lanes = self._lanes.changed()
+        if lanes is not None:
+            self._batch.set_live_lanes(lanes)

@@ -21,7 +21,6 @@ from hybridgen.errors import (
     DeadlineExceeded,
     HybridGenError,
     InternalError,
-    InvalidLogits,
 )
 from hybridgen.ipc.slot_table import RowError, SlotState
 from hybridgen.messages import RequestFinished, TextFinished
@@ -152,13 +151,7 @@ class Retirement:
         if finish.reason in NATURAL_ENDS:
             return Ending(finish.reason)
         if finish.row_error is RowError.INVALID_LOGITS:
-            return Ending.of(
-                InvalidLogits(
-                    "the model produced no usable logits for this request",
-                    value=finish.num_tokens,
-                    remedy="Try another prompt; if it happens often, check dtype and weights",
-                )
-            )
+            return Ending.of(finish.row_error.exception())
         if self._ledger.has_stop(record):
             return Ending(FinishReason.STOP_STRING)
         return Ending.of(

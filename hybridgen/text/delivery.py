@@ -7,9 +7,9 @@ to send. Only what the socket took advances the cursors, so nothing is dropped f
 
 from __future__ import annotations
 
-from hybridgen.errors import HybridGenError, InternalError, InvalidLogits
+from hybridgen.errors import InternalError
 from hybridgen.ipc.logprob_ring import LogprobRing
-from hybridgen.ipc.slot_table import Finish, RowError, SlotTable, SlotWord, unpack_finish
+from hybridgen.ipc.slot_table import Finish, SlotTable, SlotWord, unpack_finish
 from hybridgen.ipc.token_store import TokenStore
 from hybridgen.messages import ErrorInfo, TextDelta, TextFinished
 from hybridgen.request import FinishReason, TokenLogprob
@@ -197,7 +197,7 @@ class Delivery:
         elif self._finish is not None:
             reason = self._finish.reason
             if reason is FinishReason.ERROR:
-                error = ErrorInfo.of(_row_error(self._finish.row_error))
+                error = ErrorInfo.of(self._finish.row_error.exception())
         self.is_reported = True
         return TextFinished(
             slot=self.slot,
@@ -207,12 +207,3 @@ class Delivery:
             finish_reason=int(reason),
             error=error,
         )
-
-
-def _row_error(row_error: RowError) -> HybridGenError:
-    if row_error is RowError.INVALID_LOGITS:
-        return InvalidLogits(
-            "the model produced NaN, +inf or no finite logit for this request",
-            remedy="Check logit_bias and the model's weights; other requests go on",
-        )
-    return InternalError("a row ended with an unknown error", value=row_error)
