@@ -57,8 +57,14 @@ class DeviceSection(Section, frozen=True):
     """Bytes for the KV cache; 0 means enough for max_num_seqs × 1,024 tokens (CPU)."""
     gpu_memory: Annotated[float, Meta(gt=0.0, le=1.0)] = 0.9
     """Share of a CUDA device's memory for weights, KV cache and everything else."""
-    prefill_budget_ms: Annotated[float, Meta(ge=1.0, le=10_000.0)] = 25.0
-    """Prompt computation that may run beside one decode step of a CUDA device, in its time."""
+    quantize_weights: Literal[16, 8] = 16
+    """Bits of a weight on a CUDA device; 8: INT8 with a scale per output row, 16: as loaded."""
+    prefill_budget_ms: Annotated[float, Meta(ge=1.0, le=10_000.0)] = 50.0
+    """How long prompts may delay one decode step of a CUDA device; while 64 or more prompt tokens
+    wait for each running sequence, by 2,048 of them at least."""
+    sample_on_gpu: Literal["auto", "true", "false"] = "auto"
+    """Where a CUDA device's tokens are chosen: `false` by the samplers, `true` on the device where
+    parameters allow it, `auto` wherever steps turn out shorter. The tokens are the same."""
     hand_off: Literal["auto", "stream", "host"] = "auto"
     """How a CUDA device and the samplers meet: `stream` memory operations, or waits of the host."""
     num_compute_threads: Annotated[int, Meta(ge=0, le=256)] = 0

@@ -81,7 +81,7 @@ COUNTER_NAMES: dict[Role, tuple[str, ...]] = {
         "free_blocks",
     ),
     Role.GPU: ("steps", "rows", "prefill_tokens", "step_ns", "sample_wait_ns", "prefill_ns"),
-    Role.SAMPLER: ("rows", "tokens", "sampling_ns", "stale_rows", "invalid_rows"),
+    Role.SAMPLER: ("rows", "tokens", "sampling_ns", "stale_rows", "invalid_rows", "cut_rows"),
     Role.TOKENIZER: ("prompts", "tokens", "rejected"),
     Role.DETOKENIZER: ("tokens", "deltas", "frames", "blocked_sends", "corrupt_frames"),
     Role.GATEWAY: (),

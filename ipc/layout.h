@@ -108,11 +108,14 @@ struct hg_slot {
  * Writers: tokenizer below prompt_len, sampler from there on. */
 
 /* ---- logits: geometry = {depth, max_rows, vocab_size, row_bytes, data_offset, num_lanes,
- *                          step_bytes} ------------------------------------------------------
+ *                          step_bytes, cut_capacity} ----------------------------------------
  * Belongs to one incarnation of the gpu process and is replaced with it.
  * Steps count from 1; step s lives at index s % depth:
  *   struct hg_step + hg_row[max_rows]  at HG_RECORDS_OFFSET + index * step_bytes
  *   float[vocab_size] of row r         at data_offset + (index * max_rows + r) * row_bytes
+ *   struct hg_cut of row r             at cut_offset + (index * max_rows + r) * cut_bytes
+ * with cut_offset = data_offset + depth * max_rows * row_bytes, and cut_bytes = HG_CUT_BYTES(C) for
+ * C = cut_capacity, a multiple of 8; C = 0: rows have no cuts.
  */
 #define HG_LATEST_OFFSET 128ull /* u64: newest published step. Writer: gpu (device or host) */
 /* u64: newest step that the host gave to the device, which cannot wake a sleeper itself; 0 where
@@ -120,9 +123,10 @@ struct hg_slot {
 #define HG_ANNOUNCED_OFFSET 192ull
 
 struct hg_step {
-    uint64_t ready; /* = s, stored last.  Writer: gpu */
+    uint64_t ready; /* = s: headers and cuts (where rows have none: the rows) are there */
     uint64_t num_rows;
-    uint64_t reserved[6];
+    uint64_t whole; /* = s: complete rows are there; stored after them.  Writer: gpu */
+    uint64_t reserved[5];
 };
 
 struct hg_row { /* Writer: gpu */
@@ -131,8 +135,29 @@ struct hg_row { /* Writer: gpu */
     uint64_t epoch;
     uint64_t position; /* absolute position of the token to choose = tokens known so far */
     uint32_t detokenizer;
-    uint32_t reserved;
+    uint32_t flags; /* HG_ROW_HAS_* */
 };
+#define HG_ROW_HAS_CUT 1u   /* the device wrote this row's cut for this step */
+#define HG_ROW_HAS_TOKEN 2u /* ... with a token, which it already goes on with */
+
+/* A row as a sampler needs it where the cut proves the answer; else it reads the whole row.
+ * Behind the 64 bytes: float value[C], int32_t id[C], of every id whose logit is at least
+ * `threshold`, in ascending order of ids.  Writer: gpu (device), before `ready`. */
+struct hg_cut {
+    uint32_t state;  /* HG_CUT_*, below */
+    uint32_t count;  /* candidates */
+    int32_t token_id;
+    float top;       /* the largest logit */
+    float threshold; /* at most `top` */
+    float scale;     /* log2(e) / temperature, 0 when greedy */
+    double total;    /* sum of the weights of all logits at that scale; 0 when greedy */
+    uint64_t step;   /* = s */
+    uint64_t reserved[3];
+};
+#define HG_CUT_NONE 0u       /* an invalid row, or too many candidates */
+#define HG_CUT_CANDIDATES 1u
+#define HG_CUT_TOKEN 2u      /* token_id is the device's choice; there may be no candidates */
+#define HG_CUT_BYTES(capacity) (64ull + 8ull * (capacity))
 
 /* ---- sampled: geometry = {depth, max_rows, num_lanes, step_bytes} ----------------------------
  * Belongs to the same incarnation as the logits.  Per step index:
@@ -189,7 +214,9 @@ _Static_assert(offsetof(struct hg_slot, generated) == 128, "sampler's line");
 _Static_assert(offsetof(struct hg_slot, stop) == 192, "detokenizer's line");
 _Static_assert(offsetof(struct hg_slot, sampling) == 256, "parameters start a line");
 _Static_assert(sizeof(struct hg_slot) <= HG_SLOT_BYTES, "slot record fits");
+_Static_assert(sizeof(struct hg_step) == 64, "one line");
 _Static_assert(sizeof(struct hg_row) == 32, "row header");
+_Static_assert(sizeof(struct hg_cut) == 64, "one line");
 _Static_assert(sizeof(struct hg_sampled) == 16, "sampled record");
 _Static_assert(sizeof(struct hg_logprob) == 192, "three lines");
 _Static_assert(sizeof(struct hg_process) == 256, "four lines");

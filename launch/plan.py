@@ -21,6 +21,7 @@ from hybridgen.ipc.board import Role
 from hybridgen.kvcache.planned_blocks import planned_blocks
 from hybridgen.launch.placement import CpuSupply
 from hybridgen.launch.segment_plan import (
+    DEVICE_CUT_CAPACITY,
     DEVICE_RING_DEPTH,
     RING_DEPTH,
     SegmentPlan,
@@ -39,6 +40,8 @@ MAX_AUTO_SAMPLERS = 16
 MAX_AUTO_TEXT_POOL = 8
 ELEMENT_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 DtypeName = Literal["float32", "bfloat16", "float16"]
+#: ``quantize_weights`` that leaves weights as they are.
+UNQUANTIZED_BITS = 16
 
 
 class PoolCounts(NamedTuple):
@@ -115,6 +118,7 @@ def make_plan(config: Config, model: ModelInfo, supply: CpuSupply, num_cores: in
         num_lanes=counts.num_samplers,
         num_processes=3 + sum(counts),
         ring_depth=DEVICE_RING_DEPTH if _is_on_device(config) else RING_DEPTH,
+        cut_capacity=DEVICE_CUT_CAPACITY if _is_on_device(config) else 0,
     )
     return TreePlan(
         config=_resolve(
@@ -231,6 +235,13 @@ def _check_device(config: Config, model: ModelInfo) -> None:
                 value=value,
                 remedy=f"Add --device cuda, or leave out --{name.replace('_', '-')}",
             )
+    if config.device.quantize_weights != UNQUANTIZED_BITS:
+        raise ConfigError(
+            "quantized weights need a CUDA device",
+            value=config.device.quantize_weights,
+            limit=f"{UNQUANTIZED_BITS} on the CPU",
+            remedy="Add --device cuda, or leave out --quantize-weights",
+        )
 
 
 def _resolve(

@@ -16,6 +16,8 @@ from hybridgen.ipc.token_store import TokenStore
 RING_DEPTH = 2
 #: A device is given a step ahead, whose headers are written while the one before is read.
 DEVICE_RING_DEPTH = 3
+#: Candidates of a row that a device picks out: what top_k and top_p usually leave, in 4 KiB.
+DEVICE_CUT_CAPACITY = 512
 #: Log-probability records kept per slot: how far a detokenizer may lag behind.
 LOGPROB_DEPTH = 512
 
@@ -30,6 +32,8 @@ class TreeGeometry(NamedTuple):
     num_lanes: int
     num_processes: int
     ring_depth: int = RING_DEPTH
+    cut_capacity: int = 0
+    """Candidates in the cut of a row; 0: rows have none."""
 
 
 class SegmentPlan(NamedTuple):
@@ -62,14 +66,14 @@ def plan_segments(tree: TreeGeometry) -> list[SegmentPlan]:
 
 def plan_ring(tree: TreeGeometry) -> list[SegmentPlan]:
     """The two segments that belong to one incarnation of the gpu process."""
-    logits = (tree.ring_depth, tree.max_rows, tree.vocab_size, tree.num_lanes)
+    rows = (tree.ring_depth, tree.max_rows, tree.vocab_size)
     sampled = (tree.ring_depth, tree.max_rows, tree.num_lanes)
     return [
         SegmentPlan(
             "logits",
             SegmentKind.LOGITS,
-            LogitRing.size_bytes(*logits[:3]),
-            LogitRing.make_geometry(*logits),
+            LogitRing.size_bytes(*rows, tree.cut_capacity),
+            LogitRing.make_geometry(*rows, tree.num_lanes, tree.cut_capacity),
             "--max-num-seqs",
         ),
         SegmentPlan(

@@ -100,7 +100,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--requests", type=int, default=256)
     parser.add_argument("--prompt", type=int, default=512)
     parser.add_argument("--out", type=int, default=128)
-    parser.add_argument("--rows", type=int, default=128)
+    parser.add_argument("--rows", type=int, default=256)
     parser.add_argument("--samplers", type=int, default=8)
     return parser.parse_args()
 

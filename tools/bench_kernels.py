@@ -1,7 +1,7 @@
 """Times of the device kernels, beside cuBLAS, torch and the bytes they must move.
 
 Usage: python -m tools.bench_kernels [--models 13b 8b] [--batches 1 8 32 64] [--context 1024]
-       [--sections products attention step] [--table choices.json]
+       [--sections products attention step] [--table choices.json] [--ahead 0]
 
 Needs a CUDA device. All weights of the model are on it, random; everything is timed in CUDA graphs.
 "×" is the time over bytes ÷ read bandwidth, which is measured first.
@@ -30,6 +30,7 @@ from hybridgen.models.kernels.linear import LinearWeights, linear
 from hybridgen.models.kernels.paged_cache import PagedCache
 from hybridgen.models.kernels.workspace import Workspace
 from tools.device_clock import product_rate, read_bandwidth, time_graph
+from tools.kernel_candidates import attention_candidates
 from tools.model_shapes import MODELS, ModelShape, weight_bytes, weight_rows
 
 _BLOCK_SIZE = 16
@@ -44,6 +45,8 @@ def main() -> int:
     options = _parse()
     if options.table:
         linear_choice.TABLE_PATH = options.table
+    if options.ahead is not None:
+        _override_ahead(options.ahead)
     bandwidth = read_bandwidth()
     print(
         f"{torch.cuda.get_device_name()}, torch {torch.__version__}: read {bandwidth / 1e12:.2f} "
@@ -70,8 +73,26 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--contexts", nargs="+", type=int, default=[512, 1024])
     parser.add_argument("--sections", nargs="+", default=["products", "attention", "step"])
     parser.add_argument("--table", type=Path, help="choices other than the stored ones")
+    parser.add_argument("--ahead", type=int, help="columns asked for early, whatever is stored")
+    parser.add_argument("--positions-ahead", type=int, help="the same for attention")
     parser.add_argument("--tune-attention", action="store_true", help="try many choices")
     return parser.parse_args()
+
+
+def _override_ahead(ahead: int) -> None:
+    for choices in linear_choice.load_table().values():
+        for num_tokens, choice in choices.items():
+            choices[num_tokens] = choice._replace(ahead=ahead)
+
+
+def _attention_choice(
+    model: ModelShape, batch: int, options: argparse.Namespace
+) -> AttentionChoice:
+    choice = choose_attention(batch, model.num_kv_heads)
+    choice = BEST_ATTENTION.get((model.name, batch), choice)
+    if options.positions_ahead is not None:
+        choice = choice._replace(ahead=options.positions_ahead)
+    return choice
 
 
 class Layer(NamedTuple):
@@ -89,7 +110,7 @@ class DecodeStep:
     def __init__(self, model: ModelShape) -> None:
         self.model = model
         products = model.products()
-        norm = torch.ones(model.hidden, dtype=_BF16, device="cuda")
+        norm = torch.ones(model.hidden, dtype=torch.float32, device="cuda")
 
         def make(name: str, *, has_norm: bool) -> LinearWeights:
             shape = products[name]
@@ -225,7 +246,7 @@ def bench_step(step: DecodeStep, batch: int, options: argparse.Namespace, bandwi
         caches = [make_cache(model, b.num_blocks) for _ in range(num_caches)]
         caches *= -(-model.num_layers // num_caches)
         floor = floor_us + kv_bytes * model.num_layers / bandwidth * 1e6
-        choice = BEST_ATTENTION.get((model.name, batch))
+        choice = _attention_choice(model, batch, options)
         took = time_graph(lambda _, b=b, c=caches, a=choice: step.run(b, c, a), 1)
         print(
             f"{model.name} step, batch {batch:3}, context {context}: {took / 1e3:6.3f} ms "
@@ -238,14 +259,14 @@ def bench_step(step: DecodeStep, batch: int, options: argparse.Namespace, bandwi
 
 def bench_attention(model: ModelShape, options: argparse.Namespace, bandwidth: float) -> None:
     """Attention of one layer: choices, memory orders, and torch on contiguous keys."""
-    group = model.num_heads // model.num_kv_heads
     for batch, context in itertools.product(options.batches, options.contexts):
         b = Buffers(model, batch, context)
         kv_bytes = 2 * batch * context * model.num_kv_heads * model.head_dim * 2
         num_caches = max(2, min(12, -(-(240 << 20) // kv_bytes)))
         floor_us = kv_bytes / bandwidth * 1e6
-        default = choose_attention(batch, model.num_kv_heads)
-        choices = _attention_choices(default, group) if options.tune_attention else [default]
+        choices = [_attention_choice(model, batch, options)]
+        if options.tune_attention:
+            choices += attention_candidates(batch, model.num_kv_heads)
         for is_head_first in (True, False):
             caches = [
                 make_cache(model, b.num_blocks, is_head_first=is_head_first)
@@ -270,20 +291,6 @@ def bench_attention(model: ModelShape, options: argparse.Namespace, bandwidth: f
             del caches
         library = _time_library_attention(model, batch, context, num_caches)
         print(f"{'':24} torch on contiguous keys {library:7.1f} us ×{library / floor_us:.2f}")
-
-
-def _attention_choices(default: AttentionChoice, group: int) -> list[AttentionChoice]:
-    forms = [(True, 32, 2, 5), (True, 32, 4, 5), (True, 64, 4, 3), (True, 64, 4, 5)]
-    forms += [(True, 64, 4, 7), (True, 128, 8, 5), (True, 16, 1, 7)]
-    if group == 1:
-        forms += [(False, 32, 8, 5)]
-    splits = sorted({max(1, default.splits // 2), default.splits, min(2 * default.splits, 64)})
-    return [
-        AttentionChoice(split, min_share, block_t, uses_dot, warps, stages)
-        for uses_dot, block_t, warps, stages in forms
-        for split in splits
-        for min_share in ((64, 128, 256) if default.splits > 8 else (128,))
-    ]
 
 
 def _time_attention(

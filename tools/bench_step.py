@@ -1,25 +1,27 @@
 """One decode step of a served batch on a CUDA device, CPU sampling in other processes included.
 
     python -m tools.bench_step [--models 13b 8b] [--batches 1 8 64] [--steps 64] [--layers triton]
+                               [--quantize-weights 8]
 
 Weights are random; rows are at a context of 512 (one row) or 1,024 tokens and sample with
 temperature 0.7 and top_p 0.9 in real sampler processes. Per batch it prints: milliseconds per
 step, that over the bytes which the step must read ÷ the read bandwidth measured in the same run,
 the share of the time in which the device computes, and the hand-off from the last kernel of a step
-to the first of the next, with the copy of the logits in it and the samplers' work per step.
+to the first of the next, with the cuts of the logits in it and the samplers' work per step.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
+import logging
 import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -27,9 +29,15 @@ import torch
 from hybridgen.config import Config, DeviceSection, ModelSection, PoolSection, SchedulerSection
 from hybridgen.formats.inspect import inspect_model
 from hybridgen.formats.model_info import ModelInfo
+from hybridgen.ipc.logit_ring import LogitRing
+from hybridgen.ipc.sampled_ring import SampledRing
+from hybridgen.ipc.slot_table import SlotWord
 from hybridgen.models.cuda import load
 from hybridgen.models.cuda.engine import CudaEngine
 from hybridgen.models.cuda.layers import TorchLayers
+from hybridgen.models.cuda.memory_plan import bytes_of_weights
+from hybridgen.models.cuda.prefill import PrefillPiece
+from hybridgen.models.device_engine import Output, PromptChunk
 from hybridgen.request import SamplingParams
 from hybridgen.workers.device_ring import DeviceRing
 from tools.bench_tree import BenchTree
@@ -38,7 +46,7 @@ from tools.device_clock import product_rate, read_bandwidth
 CONFIGS = Path(__file__).parent / "configs"
 PARAMS = SamplingParams(temperature=0.7, top_p=0.9, ignore_eos=True)
 NUM_WARM_STEPS = 16
-STAND_STILL_S = 15.0
+STAND_STILL_S = 8.0
 MAX_MODEL_LEN = 8192
 BLOCK_SIZE = 16
 
@@ -49,20 +57,20 @@ class TimedEngine(CudaEngine):
     marks: list[list[Any]]
     is_timing = False
 
-    def forward(self, num_rows: int) -> None:
+    def forward(self, num_rows: int, step: int, answered: int) -> None:
         """Between two marks."""
         if not self.is_timing:
-            super().forward(num_rows)
+            super().forward(num_rows, step, answered)
             return
         begin, end = self._mark(), self._mark()
         begin.record(self.stream)
-        super().forward(num_rows)
+        super().forward(num_rows, step, answered)
         end.record(self.stream)
         self.marks.append([begin, end])
 
-    def emit(self, step: int, num_decode: int, logits_slots: Sequence[int]) -> None:
+    def emit(self, step: int, num_decode: int, logits_slots: Sequence[int], output: Output) -> None:
         """Before a mark."""
-        super().emit(step, num_decode, logits_slots)
+        super().emit(step, num_decode, logits_slots, output)
         if self.is_timing and self.marks:
             copied = self._mark()
             copied.record(self.stream)
@@ -91,6 +99,7 @@ class StepFigures(NamedTuple):
 def main() -> int:
     """Measure and print."""
     options = _parse()
+    logging.basicConfig(level=logging.INFO, format="  %(message)s", stream=sys.stdout)
     bandwidth = read_bandwidth()
     rate = product_rate()
     print(f"read bandwidth {bandwidth / 1e12:.2f} TB/s, torch {torch.__version__}", flush=True)
@@ -102,24 +111,37 @@ def main() -> int:
 def bench_model(name: str, options: argparse.Namespace, bandwidth: float, rate: float) -> None:
     """All batches of one shape."""
     path = str(CONFIGS / f"llama-{name}.json")
-    config = _config(path, max(options.batches), options)
+    config = make_config(
+        path,
+        max(options.batches),
+        hand_off=options.hand_off,
+        sample_on_gpu=options.sample_on_gpu,
+        quantize_weights=options.quantize_weights,
+        num_samplers=options.samplers,
+    )
     info = inspect_model(path, config)
     started_s = time.monotonic()
     engine = make_engine(info, config, options.layers)
-    print(f"{name}: engine in {time.monotonic() - started_s:.1f} s, {engine.num_blocks} blocks")
+    print(
+        f"{name}, {options.quantize_weights} bit: engine in {time.monotonic() - started_s:.1f} s, "
+        f"{engine.num_blocks} blocks"
+    )
     with (
         tempfile.TemporaryDirectory() as folder,
         BenchTree(config, info.config.vocab_size, MAX_MODEL_LEN, Path(folder) / "run") as tree,
     ):
         ring = DeviceRing(tree.context, engine)
         ring.introduce()
+        tree.await_ring()
         print(f"  hand-off by {ring.hand_off_name}, {config.pools.num_samplers} samplers")
-        print("   rows  ctx |  ms/step  ×floor | forward  computing | hand-off copy  sampling µs")
-        bench = BatchBench(tree, ring, engine, info)
+        print("   rows  ctx |  ms/step  ×floor | forward  computing | hand-off  cut  sampling µs")
+        bench = BatchBench(tree, ring, engine, info, options.quantize_weights == 8)
         for batch in options.batches:
             bench.run(batch, options.steps, bandwidth)
         for num_tokens in options.prefill:
             bench_prefill(engine, info, num_tokens, rate)
+        for num_tokens in options.packed:
+            bench_prefill(engine, info, num_tokens, rate, 8 * engine.max_chunk // num_tokens)
         ring.close()
     del bench, ring, engine
     torch.cuda.empty_cache()
@@ -132,6 +154,7 @@ class BatchBench(NamedTuple):
     ring: DeviceRing
     engine: TimedEngine
     info: ModelInfo
+    is_int8: bool
 
     def run(self, batch: int, num_steps: int, bandwidth: float) -> None:
         """One line."""
@@ -158,7 +181,7 @@ class BatchBench(NamedTuple):
         engine.is_timing = False
         self._retire(batch)
         figures = _figures(engine.marks[2:-2])
-        num_bytes = step_bytes(self.info, batch, context + num_steps // 2)
+        num_bytes = step_bytes(self.info, batch, context + num_steps // 2, is_int8=self.is_int8)
         floor_ms = num_bytes / bandwidth * 1e3
         print(
             f"  {batch:5} {context:4} | {figures.step_ms:8.3f} {figures.step_ms / floor_ms:7.3f} "
@@ -173,7 +196,28 @@ class BatchBench(NamedTuple):
         while min(self.tree.num_generated(slot) for slot in range(batch)) < num_tokens:
             self.ring.turn()
             if time.monotonic() > limit_s:
-                raise SystemExit("the ring stands still")
+                raise SystemExit(f"the ring stands still: {self._describe()}")
+
+    def _describe(self) -> str:
+        """What the newest steps look like in shared memory."""
+        tree, logits = self.tree, LogitRing(self.tree.context.segment("logits").buf)
+        sampled = SampledRing(tree.context.segment("sampled").buf)
+        steps = []
+        for step in range(max(1, logits.announced - 2), logits.announced + 1):
+            start = logits.cut_offset_of(step)
+            words = np.frombuffer(logits.buf, np.int32, 16, start).tolist()
+            whole = logits.wait_whole(step, 0, 0)
+            done = [sampled.done(step, lane) for lane in range(sampled.num_lanes)]
+            rows = logits.rows(step)[:2]
+            steps.append(f"step {step}: whole {whole}, done {done}, cut {words}, rows {rows}")
+        finish = tree.slots.load(0, SlotWord.FINISH)
+        return "\n".join(
+            [
+                f"latest {logits.latest}, announced {logits.announced}, slot 0 finish {finish:x}, "
+                f"device quiet {self.engine.is_quiet()}",
+                *steps,
+            ]
+        )
 
     def _retire(self, batch: int) -> None:
         self.tree.retired.clear()
@@ -185,46 +229,67 @@ class BatchBench(NamedTuple):
             self.tree.read_reports()
 
 
-def bench_prefill(engine: TimedEngine, info: ModelInfo, num_tokens: int, rate: float) -> None:
-    """One prompt by itself, in pieces, to its logits."""
-    ids = np.arange(num_tokens, dtype=np.int32) % 512
-    blocks = np.arange(-(-num_tokens // BLOCK_SIZE), dtype=np.int32)
-    times_ms = []
+def bench_prefill(
+    engine: TimedEngine, info: ModelInfo, num_tokens: int, rate: float, num_prompts: int = 1
+) -> None:
+    """Prompts of so many tokens each, in pieces, to their logits; the median of three times."""
+    times_ms, sent_ms, device_ms = [], [], 0.0
     for _ in range(3):
         torch.cuda.synchronize()
         started_s = time.perf_counter()
-        pieces = []
-        for start in range(0, num_tokens, engine.max_chunk):
-            stop = min(start + engine.max_chunk, num_tokens)
+        runs: list[PrefillPiece] = []
+        for piece in prompt_pieces(num_prompts, num_tokens, engine.max_chunk):
             while not engine.has_room():
-                pieces = [piece for piece in pieces if not piece.is_done()]
-            piece = engine.prefill(ids[start:stop], start, blocks, 0 if stop == num_tokens else -1)
-            while piece.advance():
+                runs = [run for run in runs if not run.is_done()]
+            began_s = time.perf_counter()
+            runs.append(engine.prefill(piece))
+            while runs[-1].advance(4):
                 pass
-            pieces.append(piece)
-        sent_s = time.perf_counter()
+            sent_ms.append((time.perf_counter() - began_s) * 1e3)
         torch.cuda.synchronize()
         times_ms.append((time.perf_counter() - started_s) * 1e3)
-        for piece in pieces:
-            piece.is_done()
+        device_ms = runs[-1].device_ms()
+        for run in runs:
+            run.is_done()
     config = info.config
     tables = config.vocab_size * config.hidden_size * (1 if config.is_embedding_tied else 2)
     flops = 2 * (config.num_parameters - tables) * num_tokens
     flops += 2 * config.num_layers * config.q_size * num_tokens**2  # causal: half of 4 · n²
+    flops *= num_prompts
     took_ms = statistics.median(times_ms)
     print(
-        f"  prefill of {num_tokens}: {took_ms:.1f} ms, {flops / took_ms / 1e9:.0f} TFLOP/s, "
+        f"  prefill of {num_prompts} × {num_tokens}: {took_ms:.1f} ms, "
+        f"{num_prompts * num_tokens / took_ms:.1f} tokens/ms, {flops / took_ms / 1e9:.0f} TFLOP/s, "
         f"{flops / took_ms * 1e3 / rate:.2f} of a large product's {rate / 1e12:.0f} "
-        f"(enqueued in {(sent_s - started_s) * 1e3:.1f} ms)",
+        f"(a piece is enqueued in {statistics.median(sent_ms):.2f} ms, "
+        f"the last one took {device_ms:.1f} ms)",
         flush=True,
     )
+
+
+def prompt_pieces(num_prompts: int, num_tokens: int, max_chunk: int) -> list[list[PromptChunk]]:
+    """As the batch packs prompts of equal length, each in blocks of its own."""
+    width = -(-num_tokens // BLOCK_SIZE)
+    per_piece = max(1, max_chunk // num_tokens)
+    pieces = []
+    for first in range(0, num_prompts, per_piece):
+        for start in range(0, num_tokens, max_chunk):
+            stop = min(start + max_chunk, num_tokens)
+            piece = []
+            for number in range(first, min(first + per_piece, num_prompts)):
+                blocks = np.arange(number * width, (number + 1) * width, dtype=np.int32)
+                slot = number - first if stop == num_tokens else -1
+                ids = np.arange(start, stop, dtype=np.int32) % 512
+                piece.append(PromptChunk(ids, start, blocks, slot))
+            pieces.append(piece)
+    return pieces
 
 
 def make_engine(info: ModelInfo, config: Config, layers: str) -> TimedEngine:
     """As ``load_cuda_engine`` does, with marks."""
     load.CudaEngine = TimedEngine  # type: ignore[misc]
     if layers == "torch":
-        load.TritonLayers = lambda shape, rope, *_: TorchLayers(  # type: ignore[assignment,misc]
+        load.TritonLayers = lambda shape, rope, *_, **__: TorchLayers(  # type: ignore[assignment,misc]
             shape.num_heads, rope
         )
     engine = load.load_cuda_engine(info, config, lambda _share, _what: None)
@@ -235,22 +300,38 @@ def make_engine(info: ModelInfo, config: Config, layers: str) -> TimedEngine:
     return engine
 
 
-def step_bytes(info: ModelInfo, batch: int, context: int) -> int:
+def step_bytes(info: ModelInfo, batch: int, context: int, *, is_int8: bool = False) -> int:
     """What a decode step must read: all weights but the embedding, and every row's KV."""
     config = info.config
-    table = 0 if config.is_embedding_tied else config.vocab_size * config.hidden_size
-    weights = 2 * (config.num_parameters - table)
+    weights = bytes_of_weights(config, 2, is_int8=is_int8)
+    if is_int8 or not config.is_embedding_tied:  # else it is the output matrix, too
+        weights -= 2 * config.vocab_size * config.hidden_size
     return weights + batch * context * config.kv_bytes_per_token(2)
 
 
-def _config(path: str, max_rows: int, options: argparse.Namespace) -> Config:
+def make_config(
+    path: str,
+    max_rows: int,
+    *,
+    hand_off: Literal["auto", "stream", "host"] = "auto",
+    sample_on_gpu: Literal["auto", "true", "false"] = "false",
+    quantize_weights: Literal[16, 8] = 16,
+    num_samplers: int = 8,
+) -> Config:
+    """A model of random weights on the device."""
     return Config(
         model=ModelSection(
             model=path, load_format="dummy", dtype="bfloat16", max_model_len=MAX_MODEL_LEN
         ),
-        device=DeviceSection(device="cuda", hand_off=options.hand_off, gpu_memory=0.95),
+        device=DeviceSection(
+            device="cuda",
+            hand_off=hand_off,
+            sample_on_gpu=sample_on_gpu,
+            quantize_weights=quantize_weights,
+            gpu_memory=0.95,
+        ),
         scheduler=SchedulerSection(max_num_seqs=max_rows),
-        pools=PoolSection(num_samplers=options.samplers, spin_us=50),
+        pools=PoolSection(num_samplers=num_samplers, spin_us=50),
     )
 
 
@@ -273,12 +354,15 @@ def _figures(marks: list[list[Any]]) -> StepFigures:
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--models", nargs="+", default=["13b", "8b"], choices=["13b", "8b"])
-    parser.add_argument("--batches", nargs="+", type=int, default=[1, 2, 4, 8, 16, 32, 64])
+    parser.add_argument("--batches", nargs="*", type=int, default=[1, 2, 4, 8, 16, 32, 64])
     parser.add_argument("--steps", type=int, default=64, help="measured, per batch")
     parser.add_argument("--prefill", nargs="*", type=int, default=[2048, 8000])
+    parser.add_argument("--packed", nargs="*", type=int, default=[512], help="many at once")
     parser.add_argument("--samplers", type=int, default=8)
     parser.add_argument("--layers", default="triton", choices=["triton", "torch"])
+    parser.add_argument("--quantize-weights", type=int, default=16, choices=[16, 8])
     parser.add_argument("--hand-off", default="auto", choices=["auto", "stream", "host"])
+    parser.add_argument("--sample-on-gpu", default="false", choices=["false", "true", "auto"])
     return parser.parse_args()
 
 

@@ -8,17 +8,23 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import TracebackType
 
 from hybridgen.config import Config
-from hybridgen.ipc.channel import Router
+from hybridgen.ipc.channel import Router, SendResult
 from hybridgen.ipc.control import ControlSocket, control_pair
 from hybridgen.ipc.doorbell import Doorbell
 from hybridgen.ipc.runtime_dir import Endpoints, RuntimeDir
 from hybridgen.ipc.slot_table import SlotState, SlotTable, SlotWord
 from hybridgen.ipc.token_store import TokenStore
-from hybridgen.launch.segment_plan import DEVICE_RING_DEPTH, TreeGeometry, plan_segments
+from hybridgen.launch.segment_plan import (
+    DEVICE_CUT_CAPACITY,
+    DEVICE_RING_DEPTH,
+    TreeGeometry,
+    plan_segments,
+)
 from hybridgen.launch.segments import TreeSegments
 from hybridgen.messages import (
     ChildFact,
@@ -26,6 +32,7 @@ from hybridgen.messages import (
     JoinBatch,
     RetireSlot,
     StepReport,
+    WorkerAttached,
     WorkerFact,
     WorkerFailed,
     WorkerReady,
@@ -67,6 +74,7 @@ class BenchTree:
             num_lanes=num_samplers,
             num_processes=len(self.names),
             ring_depth=DEVICE_RING_DEPTH,
+            cut_capacity=DEVICE_CUT_CAPACITY,
         )
         self.segments = TreeSegments(plan_segments(geometry), geometry, INSTANCE)
         endpoints = Endpoints(self._runtime_dir.path)
@@ -118,6 +126,15 @@ class BenchTree:
         epoch, num_tokens = load(slot, SlotWord.EPOCH), load(slot, SlotWord.PROMPT_LEN)
         self._send(JoinBatch(slot, epoch, 0, num_tokens, num_cached, blocks))
 
+    def await_ring(self) -> None:
+        """Wait until the gpu process has introduced itself: before, no order reaches it."""
+        until_s = time.monotonic() + START_LIMIT_S
+        while time.monotonic() < until_s:
+            received = self._router.receive()
+            if received is not None and isinstance(received[1], WorkerAttached):
+                return
+        raise SystemExit("the ring did not introduce itself")
+
     def retire(self, slot: int) -> None:
         """Take the request off the device."""
         self._send(RetireSlot(slot, self.slots.load(slot, SlotWord.EPOCH)))
@@ -141,7 +158,8 @@ class BenchTree:
         return sum(board.snapshot(line).counters["sampling_ns"] for line in lines)
 
     def _send(self, message: JoinBatch | RetireSlot) -> None:
-        self._router.send(b"gpu-0", message)
+        if self._router.send(b"gpu-0", message) is not SendResult.SENT:
+            raise SystemExit(f"{message} did not go out")
 
     def _spec(self, name: str) -> WorkerSpec:
         role, _, index = name.partition("-")

@@ -1,10 +1,12 @@
-"""Measures which kernel with which blocks makes each matrix product fastest, and stores it.
+"""Measures which kernels with which blocks make a decode step fastest, and stores them.
 
-Usage: python -m tools.tune_kernels [--models 13b 8b] [--bits 16 8] [--batches 1 2 4 8 16 32 64]
-       [--limit-s 300] [--output hybridgen/models/kernels/linear_choices.json]
+Usage: python -m tools.tune_kernels [--models 13b 8b] [--bits 16] [--batches 1 2 4 8 16 32 64 128]
+       [--limit-s 220] [--output-folder hybridgen/models/kernels]
 
-Needs a CUDA device. Kernels are compiled by several processes first, then timed one after the
-other: launches chained in a CUDA graph, on weights that do not fit the L2 cache.
+Needs a CUDA device. Kernels are compiled by several processes first. Then each product's choices
+are tried in its place in a chain of layers (see ``layer_chain``), the other products as they are
+best so far; the best few once more, with more or less of their weights asked for early. Attention
+is tried between its two products, at a context of 1,024. What is measured is stored as it comes.
 """
 
 from __future__ import annotations
@@ -12,296 +14,263 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
-from hybridgen.models.kernels.linear import (
-    LinearWeights,
-    linear,
-    linear_needs,
-    scratch_needs,
-)
-from hybridgen.models.kernels.linear_choice import TABLE_PATH, LinearChoice, LinearShape
-from hybridgen.models.kernels.workspace import Workspace
+from hybridgen.models.kernels import attention, linear_choice
+from hybridgen.models.kernels.attention import AttentionChoice, choose_attention
+from hybridgen.models.kernels.linear_choice import LinearChoice, choose_linear
+from tools.compile_kernels import compile_all
 from tools.device_clock import time_graph
-from tools.model_shapes import MODELS, weight_bytes, weight_rows
+from tools.kernel_candidates import (
+    MORE_AHEAD,
+    MORE_POSITIONS_AHEAD,
+    attention_candidates,
+    product_candidates,
+)
+from tools.layer_chain import Choices, LayerChain, Pool
+from tools.model_shapes import MODELS, ModelShape
 
-_MAX_SHARED_BYTES = 225_000
-_NUM_COMPILERS = 14
-_NUM_PROCESSORS = 132
-_L2_BYTES = 60 << 20
+CONTEXT = 1024
+_SHORT_CONTEXT = 128  # of the chain for products: attention is there, but costs little
+_NUM_LAYERS = 3
+_NUM_FINALISTS = 3
+_POOL_BYTES = 24 << 30
 
 
-class Trial(NamedTuple):
-    """One product with one choice, and what it took."""
+class Timed(NamedTuple):
+    """What a chain of layers took with a choice."""
 
-    shape: LinearShape
-    num_tokens: int
-    choice: LinearChoice
     microseconds: float
+    choice: LinearChoice
 
 
 def main() -> int:
     """Compile, measure, store."""
     options = _parse()
-    tasks = [
-        (shape, batch)
-        for model, bits in itertools.product(options.models, options.bits)
-        for shape in MODELS[model].products(bits).values()
-        for batch in options.batches
-    ]
-    if options.compile is not None:
-        compile_share(tasks, *options.compile)
-        return 0
     begin_s = time.monotonic()
-    _compile_all(options)
+    models = [MODELS[name] for name in options.models]
+    compile_all(models, options.bits, options.batches)
     print(f"compiled in {time.monotonic() - begin_s:.0f} s", flush=True)
-    bench = Bench()
-    best: list[Trial] = []
-    tasks.sort(key=lambda task: options.batches.index(task[1]))
-    for shape, batch in tasks:
+    pool = Pool(_POOL_BYTES)
+    tables = Tables(options.output_folder)
+    for batch, bits, model in itertools.product(options.batches, options.bits, models):
         if time.monotonic() - begin_s > options.limit_s:
-            print(f"out of time before {shape} x {batch}", flush=True)
+            print(f"out of time before {model.name}, {bits} bit, batch {batch}", flush=True)
             break
-        best.append(bench.search(shape, batch))
-        _store(best, options.output)
+        tuner = Tuner(model, batch, bits, pool)
+        with torch.inference_mode():
+            tuner.search()
+        tables.store(tuner)
     return 0
 
 
 def _parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--models", nargs="+", default=list(MODELS), choices=MODELS)
-    parser.add_argument("--bits", nargs="+", type=int, default=[16, 8])
-    parser.add_argument("--batches", nargs="+", type=int, default=[1, 2, 4, 8, 16, 32, 64])
-    parser.add_argument("--limit-s", type=float, default=300.0)
-    parser.add_argument("--output", type=Path, default=TABLE_PATH)
-    parser.add_argument("--compile", nargs=2, type=int, help="share and shares (internal)")
+    parser.add_argument("--bits", nargs="+", type=int, default=[16])
+    batches = [1, 2, 4, 8, 16, 32, 64, 128, 256]
+    parser.add_argument("--batches", nargs="+", type=int, default=batches)
+    parser.add_argument("--limit-s", type=float, default=220.0)
+    parser.add_argument("--output-folder", type=Path, default=linear_choice.TABLE_PATH.parent)
     return parser.parse_args()
 
 
-def candidates(shape: LinearShape, batch: int) -> Iterator[LinearChoice]:
-    """Choices worth a try, from what has been seen to do well."""
-    if batch == 1:
-        yield from _gemv_candidates(shape)
-        return
-    block_b = max(16, 1 << (batch - 1).bit_length())
-    for block_n, block_k, warps, stages in itertools.product(
-        (32, 64, 128), (64, 128, 256), (4, 8), (3, 4, 6)
-    ):
-        tile = block_n * (2 if shape.is_gated else 1)
-        shared = stages * block_k * (tile * shape.weight_bits // 8 + block_b * 2)
-        if (
-            shape.size % block_k == 0
-            and 60_000 <= shared <= _MAX_SHARED_BYTES
-            and 8192 <= tile * block_k <= 16384
-            and warps <= max(4, tile // 16)
-            and tile >= min(2 * block_b, 128)
-        ):
-            for splits in _useful_splits(shape, block_n, block_k, _MAX_SHARED_BYTES // shared):
-                yield LinearChoice("dot", block_n, block_k, block_b, splits, warps, stages)
+class Tuner:
+    """The best choices for one model, batch and kind of weights.
 
+    Args:
+        model: its shape.
+        batch: rows of a step.
+        bits: of a weight.
+        pool: memory on the device.
+    """
 
-def _useful_splits(shape: LinearShape, block_n: int, block_k: int, per_processor: int) -> list[int]:
-    """Few splits that fill the device; more make only more partial sums."""
-    tiles = -(-shape.num_rows // block_n)
-    useful = [
-        splits
-        for splits in (1, 2, 3, 4, 6)
-        if tiles * splits >= 0.8 * _NUM_PROCESSORS * per_processor
-        and shape.size // block_k >= 4 * splits
-    ]
-    return useful[:2]
+    def __init__(self, model: ModelShape, batch: int, bits: int, pool: Pool) -> None:
+        self.model, self.batch, self.bits = model, batch, bits
+        self.shapes = model.products(bits)
+        self.choices: Choices = {
+            name: choose_linear(batch, shape) for name, shape in self.shapes.items()
+        }
+        self.attention = choose_attention(batch, model.num_kv_heads)
+        self._pool = pool
 
-
-def _gemv_candidates(shape: LinearShape) -> Iterator[LinearChoice]:
-    for block_n, block_k, warps, (stages, unroll) in itertools.product(
-        (1, 2, 4, 8, 16), (512, 1024, 2048), (4, 8), ((1, 1), (3, 1))
-    ):
-        per_thread = block_n * (2 if shape.is_gated else 1) * block_k // (warps * 32)
-        if 8 * 16 // shape.weight_bits <= per_thread <= 64 and per_thread * unroll <= 160:
-            for fuses_norm in (False, True) if has_norm(shape) else (False,):
-                yield LinearChoice(
-                    "gemv", block_n, block_k, num_warps=warps, num_stages=stages, unroll=unroll,
-                    fuses_norm=fuses_norm,
-                )  # fmt: skip
-
-
-def compile_share(tasks: list[tuple[LinearShape, int]], share: int, num_shares: int) -> None:
-    """Compile every ``num_shares``-th kernel into Triton's cache by running it on few rows."""
-    bench = Bench(1 << 28)
-    wanted: dict[object, tuple[LinearShape, int, LinearChoice]] = {}
-    for shape, batch in tasks:
-        for choice in candidates(shape, batch):
-            same = LinearShape(int(has_norm(shape)), 0, shape.is_gated, shape.weight_bits)
-            key = (shape if choice.form == "gemv" else same, choice)
-            wanted.setdefault(key, (shape, batch, choice))
-    for number, (shape, batch, choice) in enumerate(wanted.values()):
-        if number % num_shares == share and weight_bytes(shape) <= bench.num_bytes:
-            try:
-                bench.launch(shape, batch, choice)(0)
-            except Exception as error:  # noqa: BLE001 - a choice that does not compile is no choice
-                print(f"{choice}: {type(error).__name__}: {str(error)[:200]}", flush=True)
-    torch.cuda.synchronize()
-
-
-def has_norm(shape: LinearShape) -> bool:
-    """Products that widen follow a norm in these models; the others add to the residual."""
-    return shape.num_rows > shape.size
-
-
-def make_weights(shape: LinearShape, pool: torch.Tensor, start: int = 0) -> LinearWeights:
-    """Weights of a shape out of a pool of random bytes (bf16 numbers, or int8)."""
-    num_bytes = weight_bytes(shape)
-    dtype = torch.int8 if shape.weight_bits == 8 else torch.bfloat16
-    matrix = pool[start : start + num_bytes].view(dtype).view(weight_rows(shape), shape.size)
-    scales = None
-    if shape.weight_bits == 8:
-        scales = torch.full((len(matrix),), 0.01, device=pool.device)
-    return LinearWeights(matrix, scales=scales, is_gated=shape.is_gated)
-
-
-def _compile_all(options: argparse.Namespace) -> None:
-    arguments = [
-        "--models", *options.models, "--bits", *map(str, options.bits),
-        "--batches", *map(str, options.batches),
-    ]  # fmt: skip
-    command = [sys.executable, "-m", "tools.tune_kernels", *arguments, "--compile"]
-    children = [
-        subprocess.Popen([*command, str(share), str(_NUM_COMPILERS)])
-        for share in range(_NUM_COMPILERS)
-    ]
-    for child in children:
-        child.wait()
-
-
-class Bench:
-    """Random weights on the device, and the times of choices on them."""
-
-    def __init__(self, num_numbers: int = 3 << 28) -> None:
-        numbers = torch.randn(num_numbers, dtype=torch.bfloat16, device="cuda")
-        self._pool = numbers.view(torch.uint8)
-        self.num_bytes = len(self._pool)
-
-    def search(self, shape: LinearShape, batch: int) -> Trial:
-        """The fastest choice, checked against torch."""
-        trials = self._time_all(shape, batch)
-        best = next(trial for trial in trials if self.error(trial) < 0.01)
-        library_us = self.time_library(shape, batch) if shape.weight_bits == 16 else 0.0
-        bandwidth = weight_bytes(shape) / best.microseconds / 1e6
+    def search(self) -> None:
+        """Products, then attention between them, then the head; prints what each gained."""
+        chain = self._chain(_SHORT_CONTEXT)
+        names = ["gate_up", "down", "qkv", "output"]
+        before_us = self._time_layers(chain, self.choices, num_replays=9)
+        finalists = {name: self._first_round(chain, name) for name in names}
+        for name in names:
+            self._second_round(chain, name, finalists[name])
+        after_us = self._time_layers(chain, self.choices, num_replays=9)
         print(
-            f"{batch:3} x {weight_rows(shape):6} x {shape.size:5} {shape.weight_bits:2} bit "
-            f"{'gated' if shape.is_gated else '     '} {best.microseconds:7.1f} us "
-            f"{bandwidth:5.2f} TB/s, cuBLAS {library_us:7.1f} "
-            f"us, {len(trials)} tried, error {self.error(best):.1e}, {_short(best.choice)}",
+            f"{self.model.name} {self.bits} bit, batch {self.batch:3}, a layer at context "
+            f"{_SHORT_CONTEXT}: {before_us:7.2f} -> {after_us:7.2f} us",
             flush=True,
         )
-        for trial in trials[1:3]:
-            print(f"      {trial.microseconds:7.1f} us {_short(trial.choice)}", flush=True)
-        if 0 < library_us < 0.97 * best.microseconds and not shape.is_gated:
-            return best._replace(choice=LinearChoice("library"), microseconds=library_us)
-        return best
+        for name in names:
+            error = chain.product_error(name, chain.plan(self.choices, self.attention))
+            print(f"    {name:8}{short(self.choices[name])}, error {error:.1e}", flush=True)
+        self._search_head(chain)
+        del chain
+        self._search_attention()
 
-    def _time_all(self, shape: LinearShape, batch: int) -> list[Trial]:
-        trials = []
-        for choice in candidates(shape, batch):
-            try:
-                took = time_graph(self.launch(shape, batch, choice), 12, num_replays=3)
-            except Exception as error:  # noqa: BLE001 - a choice that does not compile is no choice
-                print(f"{choice}: {type(error).__name__}: {str(error)[:120]}", flush=True)
-                continue
-            trials.append(Trial(shape, batch, choice, took))
-        return sorted(trials, key=lambda trial: trial.microseconds)
-
-    def launch(self, shape: LinearShape, batch: int, choice: LinearChoice) -> Callable[[int], None]:
-        """What to time: one product, on each copy of the weights in turn."""
-        copies = self._copies(shape)
-        norm = torch.ones(shape.size, dtype=torch.bfloat16, device="cuda")
-        if has_norm(shape) and batch == 1:
-            copies = [copy._replace(norm=norm) for copy in copies]
-        x, out, workspace = self._operands(shape, batch, choice)
-
-        def run(turn: int) -> None:
-            linear(
-                x, copies[turn % len(copies)], out,
-                workspace=workspace, choice=choice, is_chained=True,
-                residual=None if has_norm(shape) else out,
-            )  # fmt: skip
-
-        return run
-
-    def time_library(self, shape: LinearShape, batch: int) -> float:
-        """Microseconds of the bare product by cuBLAS."""
-        copies = self._copies(shape)
-        x = torch.randn(batch, shape.size, dtype=torch.bfloat16, device="cuda")
-        out = torch.empty(batch, weight_rows(shape), dtype=torch.bfloat16, device="cuda")
-        return time_graph(
-            lambda turn: torch.mm(x, copies[turn % len(copies)].weight.T, out=out),
-            max(12, len(copies)),
+    def _chain(self, context: int) -> LayerChain:
+        return LayerChain(
+            self.model, self.batch, self.bits, self._pool, num_layers=_NUM_LAYERS, context=context
         )
 
-    def error(self, trial: Trial) -> float:
-        """‖out − ref‖ / ‖ref‖, of poisoned output, on fresh input."""
-        weights = self._copies(trial.shape)[-1]
-        x, out, workspace = self._operands(trial.shape, trial.num_tokens, trial.choice)
-        out.fill_(torch.nan)
-        linear(x, weights, out, workspace=workspace, choice=trial.choice, is_chained=True)
-        wide = weights.weight.float()
-        reference = x.float() @ wide.T
-        if weights.scales is not None:
-            reference *= weights.scales
-        if trial.shape.is_gated:
-            gate, up = reference.chunk(2, -1)
-            reference = torch.nn.functional.silu(gate) * up
-        return float((out - reference).norm() / reference.norm())
+    def _time_layers(self, chain: LayerChain, choices: Choices, *, num_replays: int = 4) -> float:
+        """Microseconds of one layer."""
+        plan = chain.plan(choices, self.attention)
+        return _time(lambda: chain.run(plan), num_replays)
 
-    def _copies(self, shape: LinearShape) -> list[LinearWeights]:
-        size = weight_bytes(shape)
-        fitting = len(self._pool) // size
-        wanted = min(fitting, -(-4 * _L2_BYTES // size) + 1)
-        return [make_weights(shape, self._pool, copy * size) for copy in range(wanted)]
+    def _first_round(self, chain: LayerChain, name: str) -> list[LinearChoice]:
+        """The best of all candidates; the very best is taken over."""
+        shape = self.shapes[name]
+        tried = [self.choices[name]]
+        tried += product_candidates(name, shape, self.batch)
+        timed = _rank(
+            lambda choice: self._time_layers(chain, {**self.choices, name: choice}), tried
+        )
+        self.choices[name] = timed[0].choice
+        return [entry.choice for entry in timed[:_NUM_FINALISTS]]
 
-    def _operands(
-        self, shape: LinearShape, batch: int, choice: LinearChoice
-    ) -> tuple[torch.Tensor, torch.Tensor, Workspace]:
-        floats, counters = linear_needs(batch, shape, choice)
-        return (
-            torch.randn(batch, shape.size, dtype=torch.bfloat16, device="cuda"),
-            torch.empty(batch, shape.num_rows, dtype=torch.bfloat16, device="cuda"),
-            Workspace(
-                "cuda",
-                num_floats=floats,
-                num_counters=counters,
-                num_elements=scratch_needs(batch, shape),
-            ),
+    def _second_round(self, chain: LayerChain, name: str, finalists: list[LinearChoice]) -> None:
+        tried = [
+            choice._replace(ahead=ahead)
+            for choice in finalists
+            for ahead in dict.fromkeys((choice.ahead, *MORE_AHEAD[choice.form]))
+        ]
+        timed = _rank(
+            lambda choice: self._time_layers(chain, {**self.choices, name: choice}, num_replays=7),
+            tried,
+        )
+        self.choices[name] = timed[0].choice
+
+    def _search_head(self, chain: LayerChain) -> None:
+        """The output matrix behind the last product of the last layer."""
+
+        def took(choice: LinearChoice) -> float:
+            plan = chain.plan({**self.choices, "head": choice}, self.attention)
+            return _time(lambda: chain.run_head(plan), 5)
+
+        shape = self.shapes["head"]
+        tried = [self.choices["head"], *product_candidates("head", shape, self.batch)]
+        before_us = took(tried[0])
+        timed = _rank(took, tried)
+        more = [timed[0].choice._replace(ahead=a) for a in MORE_AHEAD[timed[0].choice.form]]
+        timed = _rank(took, [timed[0].choice, *more])
+        self.choices["head"] = timed[0].choice
+        print(
+            f"    head    {short(timed[0].choice)} (with down {before_us * _NUM_LAYERS:.1f} -> "
+            f"{timed[0].microseconds * _NUM_LAYERS:.1f} us)",
+            flush=True,
+        )
+
+    def _search_attention(self) -> None:
+        """Attention between its two products."""
+        chain = self._chain(CONTEXT)
+
+        def took(choice: AttentionChoice) -> float:
+            plan = chain.plan(self.choices, choice)
+
+            def run() -> None:
+                for layer in chain.layers:
+                    chain.run_attention(layer, plan)
+
+            return _time(run, 5)
+
+        tried = [self.attention, *attention_candidates(self.batch, self.model.num_kv_heads)]
+        before_us = took(tried[0])
+        times_us = {choice: took(choice) for choice in dict.fromkeys(tried)}
+        best = sorted(times_us, key=times_us.__getitem__)[:_NUM_FINALISTS]
+        for choice, ahead in itertools.product(best, MORE_POSITIONS_AHEAD):
+            times_us[choice._replace(ahead=ahead)] = took(choice._replace(ahead=ahead))
+        self.attention = min(times_us, key=times_us.__getitem__)
+        print(
+            f"    attention with its products at context {CONTEXT}: {before_us:.2f} -> "
+            f"{times_us[self.attention]:.2f} us, {tuple(self.attention)}",
+            flush=True,
         )
 
 
-def _short(choice: LinearChoice) -> str:
+def _rank(took: Callable[[LinearChoice], float], tried: Sequence[LinearChoice]) -> list[Timed]:
+    """The fastest first; what does not compile or fit is reported and left out."""
+    timed = []
+    for choice in dict.fromkeys(tried):
+        try:
+            timed.append(Timed(took(choice), choice))
+        except Exception as error:  # noqa: BLE001 - a choice that cannot be launched is no choice
+            print(f"    {choice}: {type(error).__name__}: {str(error)[:120]}", flush=True)
+    return sorted(timed)
+
+
+def _time(run: Callable[[], None], num_replays: int) -> float:
+    """Microseconds of a layer of a chain."""
+    return time_graph(lambda _: run(), 1, num_replays=num_replays) / _NUM_LAYERS
+
+
+def short(choice: LinearChoice) -> str:
+    """A choice in few letters."""
     return (
         f"{choice.form} n{choice.block_n} k{choice.block_k} b{choice.block_b} s{choice.splits} "
-        f"w{choice.num_warps} st{choice.num_stages} u{choice.unroll}"
+        f"w{choice.num_warps} st{choice.num_stages} ahead {choice.ahead}"
         f"{' norm inside' if choice.fuses_norm else ''}"
+        f"{f' p{choice.programs}' if choice.programs else ''}"
+        f"{' late' if choice.yields_late else ''}"
     )
 
 
-def _store(trials: list[Trial], path: Path) -> None:
-    """Replace what was measured again; keep the rest."""
-    entries = json.loads(path.read_text(encoding="utf-8"))["choices"] if path.exists() else []
-    table = {(tuple(e["shape"].values()), e["num_tokens"]): e for e in entries}
-    for trial in trials:
-        table[trial.shape, trial.num_tokens] = {
-            "shape": trial.shape._asdict(),
-            "num_tokens": trial.num_tokens,
-            "microseconds": round(trial.microseconds, 2),
-            "choice": trial.choice._asdict(),
+class Tables:
+    """The stored choices, of which those that are measured again are replaced.
+
+    Args:
+        folder: where both tables are written.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._linear_path = folder / linear_choice.TABLE_PATH.name
+        self._attention_path = folder / attention.TABLE_PATH.name
+        self._linear = {
+            (*entry["shape"].values(), entry["num_tokens"]): entry
+            for entry in _entries(linear_choice.TABLE_PATH)
         }
-    lines = ",\n".join(json.dumps(table[key]) for key in sorted(table))
+        self._attention = {
+            (entry["num_kv_heads"], entry["num_sequences"]): entry
+            for entry in _entries(attention.TABLE_PATH)
+        }
+
+    def store(self, tuner: Tuner) -> None:
+        """Write both tables with the choices of ``tuner``."""
+        for name, shape in tuner.shapes.items():
+            self._linear[*shape, tuner.batch] = {
+                "shape": shape._asdict(),
+                "num_tokens": tuner.batch,
+                "choice": tuner.choices[name]._asdict(),
+            }
+        self._attention[tuner.model.num_kv_heads, tuner.batch] = {
+            "num_kv_heads": tuner.model.num_kv_heads,
+            "num_sequences": tuner.batch,
+            "choice": tuner.attention._asdict(),
+        }
+        _write(self._linear_path, [self._linear[key] for key in sorted(self._linear)])
+        _write(self._attention_path, [self._attention[key] for key in sorted(self._attention)])
+
+
+def _entries(path: Path) -> list[dict[str, Any]]:
+    table: dict[str, list[dict[str, Any]]] = json.loads(path.read_text(encoding="utf-8"))
+    return table["choices"]
+
+
+def _write(path: Path, entries: list[dict[str, Any]]) -> None:
+    lines = ",\n".join(json.dumps(entry) for entry in entries)
     path.write_text('{"choices": [\n' + lines + "\n]}\n", encoding="utf-8")
 
 

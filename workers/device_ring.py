@@ -2,8 +2,8 @@
 
 While the samplers answer step s, step s + 1 is already enqueued behind the device's own wait for
 them. So the host has a whole step's time to read the answers of s, take orders, and enqueue
-s + 2 with what changed. Pieces of prefill are enqueued layer by layer in between, on a stream of
-their own, and never by waiting for the device.
+s + 2 with what changed. Where the device chooses tokens itself it waits for nobody, and samplers
+only write down what it chose. Pieces of prefill are enqueued in between (``prefill_lane.py``).
 """
 
 from __future__ import annotations
@@ -11,20 +11,23 @@ from __future__ import annotations
 import collections
 import logging
 import time
-from typing import NamedTuple
 
 import numpy as np
 
 from hybridgen.ipc.logit_ring import LogitRing
 from hybridgen.ipc.sampled_ring import SampledRing
+from hybridgen.ipc.slot_table import SlotTable
 from hybridgen.ipc.token_store import TokenStore
-from hybridgen.models.device_engine import DeviceEngine, PrefillRun
+from hybridgen.models.device_engine import DeviceEngine, Output
 from hybridgen.scheduler.batch_row import SAMPLED_DTYPE
 from hybridgen.scheduler.device_batch import DeviceBatch
-from hybridgen.scheduler.device_row import DeviceChunk, StepPlan
+from hybridgen.scheduler.device_row import StepPlan
+from hybridgen.scheduler.row_parameters import RowParameters, read_parameters
+from hybridgen.scheduler.sampling_place import SamplingPlace
 from hybridgen.workers.lifecycle import IDLE_WAIT_S, WorkerContext
 from hybridgen.workers.live_lanes import LiveLanes
 from hybridgen.workers.order_desk import OrderDesk
+from hybridgen.workers.prefill_lane import PrefillLane
 
 logger = logging.getLogger(__name__)
 
@@ -32,20 +35,10 @@ logger = logging.getLogger(__name__)
 SAMPLER_WAIT_US = 20_000
 #: … and this often while there is prefill to enqueue or to wait for, or the host publishes.
 BUSY_WAIT_US = 200
-#: Pieces of prefill are multiples of this where they can: products are made in tiles.
-WHOLE_TOKENS = 64
-#: Fewer tokens beside a step take as long: then it is the host that is busy enqueueing them.
-LEAST_TOKENS = 256
 #: A step or a piece of prefill may take this long before the process counts as hanging.
 STEP_LIMIT_NS = 60 * 10**9
 #: A released device must be through with what was enqueued within this time.
 QUIET_LIMIT_S = 10.0
-
-
-class _Piece(NamedTuple):
-    chunk: DeviceChunk
-    run: PrefillRun
-    started_ns: int
 
 
 class DeviceRing:
@@ -58,24 +51,24 @@ class DeviceRing:
         self._tokens = TokenStore(context.segment("tokens").buf)
         self._ring = LogitRing(context.segment("logits").buf)
         self._sampled = SampledRing(context.segment("sampled").buf)
+        self._slots = SlotTable(context.segment("slots").buf)
         self._hand_off = engine.connect(self._ring, self._sampled)
+        self._has_cuts = self._hand_off.has_cuts and self._ring.cut_capacity > 0
+        self._sampling = SamplingPlace(spec.config.device.sample_on_gpu)
+        self._finished_ns = 0  # when the last step was over; 0: it was not an ordinary one
         self._lanes = LiveLanes(context)
         self._spin_us = max(0, spec.config.pools.spin_us)
-        self._budget_ms = spec.config.device.prefill_budget_ms
-        self._num_budget_left = engine.max_chunk  # tokens of prefill beside this step
-        self._us_per_token = 0.0  # of prefill, as measured
-        self._prefill_free_ns = 0  # when the device was through with the newest finished piece
         self._batch = DeviceBatch(
             max_rows=self._ring.max_rows,
             block_size=engine.block_size,
             max_model_len=self._tokens.max_model_len,
             num_lanes=self._ring.num_lanes,
             num_logits_slots=engine.num_logits_slots,
+            parameters_of=self._parameters_of if self._has_cuts else None,
         )
         self._plans: collections.deque[StepPlan] = collections.deque()  # in flight
         self._last: StepPlan | None = None  # the newest
-        self._pieces: collections.deque[_Piece] = collections.deque()
-        self._sending: PrefillRun | None = None  # not all of its layers are enqueued
+        self._prefill = PrefillLane(context, engine, self._batch, self._tokens)
         self._desk = OrderDesk(context, self._batch, engine.num_blocks)
 
     @property
@@ -90,7 +83,7 @@ class DeviceRing:
     def turn(self) -> None:
         """One turn of the loop; sleeps when there is nothing to compute."""
         self._desk.take_orders()
-        self._collect_prefill()
+        self._prefill.collect()
         if self._batch.is_idle:
             self._desk.send_report(self._ring.latest)
             self._desk.rest(IDLE_WAIT_S)
@@ -98,10 +91,10 @@ class DeviceRing:
         self._context.line.set_busy_until_ns(time.monotonic_ns() + STEP_LIMIT_NS)
         self._spread_over_live_lanes()
         self._enqueue_steps()
-        self._begin_prefill()
+        self._prefill.begin()
         if self._plans:
             self._finish_oldest()
-        elif self._pieces:
+        elif self._prefill.is_out:
             self._work_on_prefill()
         self._desk.send_report(self._ring.latest)
 
@@ -122,12 +115,14 @@ class DeviceRing:
     # --- steps ----------------------------------------------------------------------------------
 
     def _enqueue_steps(self) -> None:
-        while len(self._plans) < self._hand_off.max_in_flight:
+        while len(self._plans) < self._hand_off.max_in_flight and self._prefill.lets_step():
             step = self._ring.latest + 1 if self._last is None else self._last.step + 1
-            plan = self._batch.plan_step(step)
+            wants_device = self._has_cuts and self._sampling.wants_device(self._batch.num_running)
+            plan = self._batch.plan_step(step, wants_device=wants_device)
             if plan is None:
                 return
             self._enqueue(plan)
+            self._prefill.step_begun()
 
     def _enqueue(self, plan: StepPlan) -> None:
         """Everything of one step; the headers are in the ring before the device can publish."""
@@ -135,16 +130,29 @@ class DeviceRing:
         self._ring.write_records(step, plan.records.view(np.uint8).data, plan.num_rows)
         if len(plan.indices):
             engine.apply(plan.indices, plan.values)
+        if plan.parameters is not None:
+            engine.set_parameters(plan.parameters)
         if plan.num_decode:
-            if last is not None:
-                self._hand_off.await_lanes(last.step, last.lanes)
-                engine.take_results(last.step, last.num_rows)
-            engine.forward(plan.num_decode)
-        engine.emit(step, plan.num_decode, plan.logits_slots)
+            answered = 0
+            if last is not None and not last.is_on_device:
+                answered = last.step
+                self._hand_off.await_lanes(answered, last.lanes)
+            engine.forward(plan.num_decode, step, answered)
+        engine.emit(step, plan.num_decode, plan.logits_slots, self._output_of(plan))
         self._hand_off.publish(step)
         self._ring.announce(step)
+        if self._has_cuts and not plan.is_on_device:
+            engine.copy_rows_aside(step, plan.num_rows)
         self._plans.append(plan)
         self._last = plan
+
+    def _output_of(self, plan: StepPlan) -> Output:
+        if not self._has_cuts:
+            return Output.ROWS
+        return Output.TOKENS if plan.is_on_device else Output.CUTS
+
+    def _parameters_of(self, slot: int) -> RowParameters:
+        return read_parameters(self._slots.parameters(slot))
 
     def _finish_oldest(self) -> None:
         """Wait for the samplers of the oldest step, and take their answers in."""
@@ -155,7 +163,8 @@ class DeviceRing:
                 if self._context.should_exit:
                     return
         self._plans.popleft()
-        self._renew_budget()
+        self._note_time(plan)
+        self._prefill.step_done()
         results = np.frombuffer(self._sampled.raw(plan.step, plan.num_rows), dtype=SAMPLED_DTYPE)
         self._batch.complete(plan.step, results["token_id"], results["flags"])
         line = self._context.line
@@ -164,15 +173,24 @@ class DeviceRing:
         line.add("rows", plan.num_rows)
         line.add("sample_wait_ns", time.monotonic_ns() - started_ns)
 
+    def _note_time(self, plan: StepPlan) -> None:
+        """Measure a step that follows another and that nothing was computed beside."""
+        now_ns = time.monotonic_ns()
+        is_ordinary = not (plan.logits_slots or self._prefill.is_out) and plan.parameters is None
+        if is_ordinary and self._finished_ns:
+            took_ns = now_ns - self._finished_ns
+            self._sampling.note(plan.num_rows, plan.is_on_device, took_ns)
+        self._finished_ns = now_ns if is_ordinary else 0
+
     def _is_done(self, step: int, lane: int) -> bool:
         """Is the lane done? Works on what there is meanwhile, else sleeps a while."""
         if self._sampled.done(step, lane) == step:
             return True
         is_free = self._hand_off.poll()
-        if self._sending is not None:
-            self._send_layer()
+        if self._prefill.is_sending:
+            self._prefill.advance(is_host_free=is_free)
             return False
-        is_calm = is_free and not self._pieces
+        is_calm = is_free and not self._prefill.is_out
         wait_us = SAMPLER_WAIT_US if is_calm else BUSY_WAIT_US
         if not is_free:
             return self._sampled.wait_done(step, lane, self._spin_us, self._spin_us or BUSY_WAIT_US)
@@ -180,8 +198,8 @@ class DeviceRing:
         if not is_done:
             if is_calm:
                 self._context.read_orders()
-            self._collect_prefill()
-            self._begin_prefill()
+            self._prefill.collect()
+            self._prefill.begin()
         return is_done
 
     def _spread_over_live_lanes(self) -> None:
@@ -189,67 +207,9 @@ class DeviceRing:
         if lanes is not None:
             self._batch.set_live_lanes(lanes)
 
-    # --- prefill --------------------------------------------------------------------------------
-
-    def _begin_prefill(self) -> None:
-        if self._sending is not None or not self._engine.has_room():
-            return
-        most = self._chunk_size()
-        chunk = self._batch.next_prefill(most) if most > 0 else None
-        if chunk is None:
-            return
-        self._num_budget_left -= chunk.stop - chunk.start
-        ids = np.asarray(self._tokens.row(chunk.slot)[chunk.start : chunk.stop])
-        run = self._engine.prefill(ids, chunk.start, chunk.blocks, chunk.logits_slot)
-        self._pieces.append(_Piece(chunk, run, time.monotonic_ns()))
-        self._sending = run
-
-    def _chunk_size(self) -> int:
-        """Tokens that may be computed beside the step under way; 0: no more of them.
-
-        Prefill goes before decode on the device, or a decode step, whose kernels follow each other
-        without a gap, would leave it nothing. So what bounds a step's delay is this budget.
-        """
-        most = self._engine.max_chunk
-        if not self._batch.num_running:
-            return most
-        most = min(most, self._num_budget_left)
-        return most if most < WHOLE_TOKENS else most // WHOLE_TOKENS * WHOLE_TOKENS
-
-    def _renew_budget(self) -> None:
-        """For one decode step, by how long tokens took; a whole piece before that is known."""
-        self._num_budget_left = self._engine.max_chunk
-        if self._us_per_token > 0.0:
-            num_tokens = int(self._budget_ms * 1000 / self._us_per_token)
-            self._num_budget_left = max(LEAST_TOKENS, num_tokens)
-
-    def _send_layer(self) -> None:
-        if self._sending is not None and not self._sending.advance():
-            self._sending = None
-
     def _work_on_prefill(self) -> None:
-        """Nothing is decoded: enqueue the piece, or wait a moment for the device."""
-        if self._sending is not None:
-            while self._sending is not None:
-                self._send_layer()
-        else:
+        """No step is in flight: enqueue the piece, or wait a moment for the device."""
+        if not self._prefill.is_sending:
             self._desk.rest(BUSY_WAIT_US / 1e6)
-
-    def _collect_prefill(self) -> None:
-        line = self._context.line
-        while self._pieces and self._pieces[0].run is not self._sending:
-            chunk, run, started_ns = self._pieces[0]
-            if not run.is_done():
-                return
-            self._pieces.popleft()
-            self._batch.prefill_done(chunk)
-            num_tokens = chunk.stop - chunk.start
-            now_ns = time.monotonic_ns()
-            elapsed_ns = now_ns - max(started_ns, self._prefill_free_ns)
-            self._prefill_free_ns = now_ns
-            if num_tokens >= WHOLE_TOKENS:
-                measured = elapsed_ns / 1000 / num_tokens
-                self._us_per_token = min(self._us_per_token or measured, measured)
-            line.tick()
-            line.add("prefill_tokens", num_tokens)
-            line.add("prefill_ns", elapsed_ns)
+        while self._prefill.is_sending:
+            self._prefill.advance()

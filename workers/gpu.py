@@ -10,6 +10,7 @@ form for a device that runs ahead.
 from __future__ import annotations
 
 import logging
+import os
 import time
 
 import numpy as np
@@ -62,7 +63,9 @@ def _make_ring(context: WorkerContext, info: ModelInfo) -> tuple[ComputeRing | D
         # Triton and the driver's binding are not there on machines without a device.
         from hybridgen.models.cuda.load import load_cuda_engine  # noqa: PLC0415
 
-        device_engine = load_cuda_engine(info, config, context.report_progress)
+        # This process is pinned to one CPU; reading weights takes several of the tree's.
+        cpus = os.sched_getaffinity(context.spec.supervisor_pid)
+        device_engine = load_cuda_engine(info, config, context.report_progress, cpus)
         device_ring = DeviceRing(context, device_engine)
         note = f"{device_engine.num_blocks} KV blocks, hand-off by {device_ring.hand_off_name}"
         return device_ring, note

@@ -8,10 +8,15 @@ whose ``done`` word is missing, and arrives at the same tokens.
 A device that publishes steps itself cannot wake anybody. There the loop sleeps only while no step
 was announced; from then on it looks at ``latest`` until the step is there: without a pause for
 ``DEVICE_SPIN_US``, which most decode steps are shorter than, then once every ``DEVICE_NAP_US``.
+
+A device publishes a step as soon as what most rows come to is there: their cuts. Rows whose cut
+gives the token are done in the first call; for the others, if there are any, the loop looks at
+``whole`` in the same way until the complete rows are there, and calls once more.
 """
 
 from __future__ import annotations
 
+import itertools
 import time
 
 from hybridgen.errors import InternalError
@@ -28,6 +33,11 @@ from hybridgen.workers.lifecycle import IDLE_WAIT_S, WorkerContext
 DEVICE_SPIN_US = 30_000
 #: Between two looks after that.
 DEVICE_NAP_US = 50
+#: While it looks for complete rows, it reads its orders once in so many looks.
+LOOKS_PER_READ = 200
+
+#: What ``sample_step`` returns.
+Report = tuple[int, int, int, int, int, int, int, int]
 
 
 def run(spec: WorkerSpec, control: ControlSocket) -> int:
@@ -102,10 +112,47 @@ class Sampler:
         return latest
 
     def _sample(self, step: int) -> None:
+        num_left, num_early = self._sample_rows(step, is_rest=False)
+        num_looks = 0
+        while num_left:
+            is_there = self._await_turn(step, num_looks) if num_early else self._await_whole(step)
+            if not is_there:
+                return
+            num_looks += 1
+            num_left, num_early = self._sample_rows(step, is_rest=True)
+
+    def _await_turn(self, step: int, num_looks: int) -> bool:
+        """Give another lane a moment for its rows of the step before; False as in _await_whole."""
+        if num_looks >= LOOKS_PER_READ or self._spin_us == 0:
+            time.sleep(DEVICE_NAP_US / 1e6)
+        if num_looks % LOOKS_PER_READ == 0:
+            self._context.read_orders()
+        return self._is_awaited(step)
+
+    def _is_awaited(self, step: int) -> bool:
+        ring, context = self._ring, self._context
+        return not context.should_exit and ring.latest != POISON and ring.is_ready(step)
+
+    def _await_whole(self, step: int) -> bool:
+        """Wait for the complete rows; False: the lane is not awaited any more, or exit is due."""
+        ring = self._ring
+        spin_us = DEVICE_SPIN_US if self._spin_us else 0
+        for look in itertools.count():
+            if ring.wait_whole(step, spin_us, spin_us + DEVICE_NAP_US):
+                return True
+            spin_us = 0
+            if look % LOOKS_PER_READ == 0:
+                self._context.read_orders()
+            if not self._is_awaited(step):
+                break
+        return False
+
+    def _sample_rows(self, step: int, *, is_rest: bool) -> tuple[int, int]:
+        """One native call: rows that it left, and those of them that wait for another lane."""
         # CPU time: the wake-up at the end of the call may hand this core to the gpu process.
         started_ns = time.thread_time_ns()
         try:
-            num_rows, num_tokens, detokenizers, num_stale, num_invalid = _native.sample_step(
+            report = _native.sample_step(
                 self._logits_buf,
                 self._sampled_buf,
                 self._slots,
@@ -113,12 +160,18 @@ class Sampler:
                 self._logprobs,
                 step,
                 self._lane,
+                is_rest,
             )
         except ValueError as error:
             if self._ring.is_ready(step):
                 raise InternalError(f"step {step} cannot be sampled: {error}") from error
-            return  # its place is being reused, so nobody waits for this lane's rows of it
-        elapsed_ns = time.thread_time_ns() - started_ns
+            return 0, 0  # its place is being reused, so nobody waits for this lane's rows of it
+        self._tell(report, time.thread_time_ns() - started_ns)
+        return report[-2:]
+
+    def _tell(self, report: Report, elapsed_ns: int) -> None:
+        """Wake the detokenizers of the rows that were done, and count them."""
+        num_rows, num_tokens, detokenizers, num_stale, num_invalid, num_cut, *_ = report
         if num_rows == 0:
             return
         while detokenizers:
@@ -134,3 +187,5 @@ class Sampler:
             line.add("stale_rows", num_stale)
         if num_invalid:
             line.add("invalid_rows", num_invalid)
+        if num_cut:
+            line.add("cut_rows", num_cut)

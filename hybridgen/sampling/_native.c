@@ -69,6 +69,11 @@ static const char *check_row_arguments(const Py_buffer *logits, const Py_buffer 
     return NULL;
 }
 
+static void refuse_vocab(size_t vocab) {
+    PyErr_Format(PyExc_ValueError, "a vocabulary of %zu; the sampler's limit is %u", vocab,
+                 HG_MAX_VOCAB);
+}
+
 PyDoc_STRVAR(sample_row_doc,
              "sample_row(logits, sampling, history, prompt_len, variant=0, /)\n--\n\n"
              "Choose one token: float32 logits, a packed struct hg_sampling, int32 ids of prompt\n"
@@ -90,9 +95,11 @@ static PyObject *sample_row(PyObject *self, PyObject *const *args, Py_ssize_t na
     PyObject *result = NULL;
     const char *problem = check_row_arguments(&views[0], &views[1], &views[2], prompt_len);
     size_t vocab = (size_t)views[0].len / 4;
-    struct hg_scratch *scratch = problem ? NULL : hg_scratch_get(vocab);
+    struct hg_scratch *scratch = problem || vocab > HG_MAX_VOCAB ? NULL : hg_scratch_get(vocab);
     if (problem) {
         PyErr_SetString(PyExc_ValueError, problem);
+    } else if (vocab > HG_MAX_VOCAB) {
+        refuse_vocab(vocab);
     } else if (!scratch) {
         PyErr_NoMemory();
     } else {
@@ -109,15 +116,20 @@ static PyObject *sample_row(PyObject *self, PyObject *const *args, Py_ssize_t na
 }
 
 PyDoc_STRVAR(sample_step_doc,
-             "sample_step(logits, sampled, slots, tokens, logprobs, step, lane, variant=0, /)\n"
-             "--\n\n"
-             "Sample all rows of `lane` in `step`; the buffers are whole segments.\n\n"
-             "Returns (num_rows, num_tokens, detokenizers, num_stale, num_invalid), detokenizers\n"
-             "as a bit mask. Raises ValueError, with nothing written, when they contradict.");
+             "sample_step(logits, sampled, slots, tokens, logprobs, step, lane, is_rest=False,\n"
+             "            variant=0, /)\n--\n\n"
+             "Sample all rows of `lane` in `step`; the buffers are whole segments. Rows that need\n"
+             "their complete logits before these are there are left, and so are rows whose last\n"
+             "token another lane has yet to publish (num_early of them): wait for the ring's\n"
+             "`whole`, or a moment, and call again with `is_rest`, which does those alone.\n\n"
+             "Returns (num_rows, num_tokens, detokenizers, num_stale, num_invalid, num_cut,\n"
+             "num_left, num_early): what this call did, detokenizers as a bit mask, num_cut the\n"
+             "tokens found without the row. Raises ValueError, with nothing written, when they\n"
+             "contradict each other.");
 
 static PyObject *sample_step(PyObject *self, PyObject *const *args, Py_ssize_t nargs) {
     (void)self;
-    if (check_count("sample_step", nargs, 7, 8))
+    if (check_count("sample_step", nargs, 7, 9))
         return NULL;
     uint64_t step = PyLong_AsUnsignedLongLong(args[5]);
     if (PyErr_Occurred())
@@ -125,7 +137,10 @@ static PyObject *sample_step(PyObject *self, PyObject *const *args, Py_ssize_t n
     uint64_t lane = PyLong_AsUnsignedLongLong(args[6]);
     if (PyErr_Occurred())
         return NULL;
-    const struct hg_lanes *lanes = nargs > 7 ? variant_at(args[7]) : variants[0];
+    int is_rest = nargs > 7 ? PyObject_IsTrue(args[7]) : 0;
+    if (is_rest < 0)
+        return NULL;
+    const struct hg_lanes *lanes = nargs > 8 ? variant_at(args[8]) : variants[0];
     Py_buffer views[HG_NUM_ARGS];
     if (!lanes || get_all(args, views, HG_NUM_ARGS, PyBUF_WRITABLE))
         return NULL;
@@ -136,15 +151,15 @@ static PyObject *sample_step(PyObject *self, PyObject *const *args, Py_ssize_t n
     char error[200];
     int failed;
     Py_BEGIN_ALLOW_THREADS
-    failed = hg_sample_step(segments, lanes, step, lane, &r, error, sizeof error);
+    failed = hg_sample_step(segments, lanes, step, lane, is_rest, &r, error, sizeof error);
     Py_END_ALLOW_THREADS
     release_all(views, HG_NUM_ARGS);
     if (failed) {
         PyErr_SetString(PyExc_ValueError, error);
         return NULL;
     }
-    return Py_BuildValue("(KKKKK)", r.num_rows, r.num_tokens, r.detokenizers, r.num_stale,
-                         r.num_invalid);
+    return Py_BuildValue("(KKKKKKKK)", r.num_rows, r.num_tokens, r.detokenizers, r.num_stale,
+                         r.num_invalid, r.num_cut, r.num_left, r.num_early);
 }
 
 PyDoc_STRVAR(weights_doc, "weights(logits, top, temperature, out, variant=0, /)\n--\n\n"
@@ -176,6 +191,37 @@ static PyObject *weights(PyObject *self, PyObject *const *args, Py_ssize_t nargs
         Py_RETURN_NONE;
     PyErr_SetString(PyExc_ValueError, "logits and out must be as long, in multiples of 16 floats");
     return NULL;
+}
+
+PyDoc_STRVAR(total_weight_doc, "total_weight(logits, temperature, variant=0, /)\n--\n\n"
+                               "The exact sum of the weights of a row of finite or -inf float32\n"
+                               "logits, its largest one being the top.");
+
+static PyObject *total_weight(PyObject *self, PyObject *const *args, Py_ssize_t nargs) {
+    (void)self;
+    if (check_count("total_weight", nargs, 2, 3))
+        return NULL;
+    double temperature = PyFloat_AsDouble(args[1]);
+    if (PyErr_Occurred())
+        return NULL;
+    const struct hg_lanes *lanes = nargs > 2 ? variant_at(args[2]) : variants[0];
+    Py_buffer view;
+    if (!lanes || get_all(args, &view, 1, PyBUF_SIMPLE))
+        return NULL;
+    size_t vocab = (size_t)view.len / sizeof(float);
+    struct hg_scratch *scratch = vocab > HG_MAX_VOCAB ? NULL : hg_scratch_get(vocab);
+    PyObject *result = NULL;
+    if (vocab == 0 || view.len % (Py_ssize_t)sizeof(float))
+        PyErr_SetString(PyExc_ValueError, "logits must be float32 and not empty");
+    else if (vocab > HG_MAX_VOCAB)
+        refuse_vocab(vocab);
+    else if (!scratch)
+        PyErr_NoMemory();
+    else
+        result = PyFloat_FromDouble(
+            hg_total_weight(lanes, scratch, view.buf, vocab, temperature));
+    PyBuffer_Release(&view);
+    return result;
 }
 
 PyDoc_STRVAR(philox_doc, "philox(c0, c1, c2, c3, k0, k1, /)\n--\n\n"
@@ -217,6 +263,7 @@ static PyMethodDef methods[] = {
     {"sample_row", FASTCALL(sample_row), sample_row_doc},
     {"sample_step", FASTCALL(sample_step), sample_step_doc},
     {"weights", FASTCALL(weights), weights_doc},
+    {"total_weight", FASTCALL(total_weight), total_weight_doc},
     {"philox", FASTCALL(philox), philox_doc},
     {"variants", variant_names, METH_NOARGS, variants_doc},
     {NULL, NULL, 0, NULL},

@@ -7,6 +7,11 @@
 
 static size_t whole_chunks(size_t count) { return (count + HG_CHUNK - 1) / HG_CHUNK; }
 
+static void pad(struct hg_scratch *s, size_t count) {
+    for (size_t i = count; i < whole_chunks(count) * HG_CHUNK; i++)
+        s->value[i] = -INFINITY;
+}
+
 size_t hg_gather(const struct hg_view *v, float threshold) {
     struct hg_scratch *s = v->scratch;
     size_t count = 0;
@@ -17,16 +22,22 @@ size_t hg_gather(const struct hg_view *v, float threshold) {
             count += v->lanes->gather(hg_block(v, b), (int32_t)(b * HG_BLOCK), threshold,
                                       s->value + count, s->id + count);
         }
-    for (size_t i = count; i < whole_chunks(count) * HG_CHUNK; i++)
-        s->value[i] = -INFINITY;
+    pad(s, count);
     return count;
+}
+
+void hg_take_candidates(struct hg_scratch *s, const float *value, const int32_t *id,
+                        size_t count) {
+    memcpy(s->value, value, count * sizeof *value);
+    memcpy(s->id, id, count * sizeof *id);
+    pad(s, count);
 }
 
 static double sum_reaching(const struct hg_view *v, size_t count, float threshold) {
     const struct hg_scratch *s = v->scratch;
     double sum = 0.0;
     for (size_t i = 0; i < count; i += HG_CHUNK)
-        sum += (double)v->lanes->sum_ge(s->value + i, s->weight + i, threshold);
+        sum += v->lanes->sum_ge(s->value + i, s->weight + i, threshold);
     return sum;
 }
 
@@ -66,6 +77,8 @@ uint64_t hg_last_kept(const struct hg_view *v, size_t count, float low, float to
         }
     }
     size_t found = collect(v, count, low, high);
+    if (!found) /* all candidates together weigh less than the limit: min_p left some out */
+        return hg_key(low, INT32_MAX);
     return hg_cut(s->key, is_weighted ? s->part_weight : NULL, found, above, limit);
 }
 
@@ -82,8 +95,7 @@ double hg_sum_candidates(const struct hg_view *v, size_t count) {
     struct hg_scratch *s = v->scratch;
     double total = 0.0;
     for (size_t c = 0; c < whole_chunks(count); c++) {
-        s->sum[c] = (double)v->lanes->sum_ge(s->value + c * HG_CHUNK, s->weight + c * HG_CHUNK,
-                                             -INFINITY);
+        s->sum[c] = v->lanes->sum_ge(s->value + c * HG_CHUNK, s->weight + c * HG_CHUNK, -INFINITY);
         total += s->sum[c];
     }
     return total;

@@ -21,10 +21,6 @@ INLINE struct vec max2(struct vec a, struct vec b) {
     return (struct vec){_mm256_max_ps(a.low, b.low), _mm256_max_ps(a.high, b.high)};
 }
 
-INLINE struct vec add2(struct vec a, struct vec b) {
-    return (struct vec){_mm256_add_ps(a.low, b.low), _mm256_add_ps(a.high, b.high)};
-}
-
 /* Fold four half vectors at once down to one value per quad of lanes. */
 INLINE __m256 quads4_max(__m256 a, __m256 b, __m256 c, __m256 d) {
     __m256 ab = _mm256_max_ps(_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b));
@@ -38,17 +34,8 @@ INLINE __m128 fold4_max(struct vec a, struct vec b, struct vec c, struct vec d) 
     return _mm_max_ps(_mm256_castps256_ps128(pair), _mm256_extractf128_ps(pair, 1));
 }
 
-INLINE __m256 quads_sum(__m256 v) {
-    __m256 halves = _mm256_add_ps(v, _mm256_shuffle_ps(v, v, 0xee));
-    return _mm256_add_ps(halves, _mm256_shuffle_ps(halves, halves, 0x55));
-}
-
-INLINE float fold_sum(struct vec v) {
-    __m256 pair = _mm256_add_ps(quads_sum(v.low), quads_sum(v.high));
-    return _mm_cvtss_f32(_mm_add_ps(_mm256_castps256_ps128(pair), _mm256_extractf128_ps(pair, 1)));
-}
-
-INLINE __m256 weight_of(__m256 value, __m256 top, __m256 scale) {
+/* A weight before it is rounded to a multiple of 2^-35. */
+INLINE __m256 raw_weight_of(__m256 value, __m256 top, __m256 scale) {
     const __m256 magic = _mm256_set1_ps(HG_ROUND_MAGIC);
     __m256 y = _mm256_mul_ps(_mm256_sub_ps(value, top), scale);
     y = _mm256_max_ps(y, _mm256_set1_ps(HG_WEIGHT_FLOOR));
@@ -64,9 +51,11 @@ INLINE __m256 weight_of(__m256 value, __m256 top, __m256 scale) {
     return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(p), power));
 }
 
-INLINE struct vec weights_of(const float *values, __m256 top, __m256 scale) {
-    struct vec v = load(values);
-    return (struct vec){weight_of(v.low, top, scale), weight_of(v.high, top, scale)};
+INLINE __m256 weight_of(__m256 value, __m256 top, __m256 scale) {
+    const __m256 grid = _mm256_set1_ps(HG_GRID);
+    __m256 w = raw_weight_of(value, top, scale);
+    __m256 rounded = _mm256_sub_ps(_mm256_add_ps(w, grid), grid);
+    return _mm256_blendv_ps(w, rounded, _mm256_cmp_ps(w, grid, _CMP_LT_OQ));
 }
 
 INLINE struct vec block_of(const float *block, __m256 *is_nan) {
@@ -138,42 +127,57 @@ static TARGET void weights(const float *values, size_t count, float top, float s
         _mm256_storeu_ps(out + i, weight_of(_mm256_loadu_ps(values + i), vtop, vscale));
 }
 
-INLINE struct vec sum4(const float *values, __m256 top, __m256 scale) {
-    struct vec a = weights_of(values, top, scale), b = weights_of(values + 16, top, scale);
-    struct vec c = weights_of(values + 32, top, scale), d = weights_of(values + 48, top, scale);
-    return add2(add2(a, b), add2(c, d));
+/* Weights, split and summed as lanes.h says. */
+struct sum {
+    __m256i high_bits, low_bits;
+};
+
+INLINE void add(struct sum *sum, __m256 weight) {
+    const __m256 high_magic = _mm256_set1_ps(HG_HIGH_MAGIC);
+    __m256 high = _mm256_add_ps(weight, high_magic);
+    __m256 rest = _mm256_sub_ps(weight, _mm256_sub_ps(high, high_magic));
+    __m256 low = _mm256_add_ps(rest, _mm256_set1_ps(HG_LOW_MAGIC));
+    sum->high_bits = _mm256_add_epi32(sum->high_bits, _mm256_castps_si256(high));
+    sum->low_bits = _mm256_add_epi32(sum->low_bits, _mm256_castps_si256(low));
 }
 
-static TARGET float chunk_sum(const float *chunk, float top, float scale) {
+INLINE uint32_t fold(__m256i v) {
+    __m128i half = _mm_add_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
+    half = _mm_add_epi32(half, _mm_shuffle_epi32(half, 0xee));
+    return (uint32_t)_mm_cvtsi128_si32(_mm_add_epi32(half, _mm_shuffle_epi32(half, 0x55)));
+}
+
+INLINE double total_of(struct sum sum) {
+    return hg_high_total(fold(sum.high_bits)) + hg_low_total(fold(sum.low_bits));
+}
+
+static TARGET double chunk_sum(const float *chunk, float top, float scale) {
     const __m256 vtop = _mm256_set1_ps(top), vscale = _mm256_set1_ps(scale);
-    struct vec a = sum4(chunk, vtop, vscale), b = sum4(chunk + 64, vtop, vscale);
-    struct vec c = sum4(chunk + 128, vtop, vscale), d = sum4(chunk + 192, vtop, vscale);
-    return fold_sum(add2(add2(a, b), add2(c, d)));
+    struct sum sum = {_mm256_setzero_si256(), _mm256_setzero_si256()};
+    for (size_t i = 0; i < HG_CHUNK; i += 8) /* rounded as part of the sum */
+        add(&sum, raw_weight_of(_mm256_loadu_ps(chunk + i), vtop, vscale));
+    return total_of(sum);
 }
 
-INLINE __m256 reaching(const float *values, const float *weight, __m256 limit) {
-    __m256 mask = _mm256_cmp_ps(_mm256_loadu_ps(values), limit, _CMP_GE_OQ);
-    return _mm256_and_ps(mask, _mm256_loadu_ps(weight));
+static TARGET double light_sum(const float *chunk, float top, float scale) {
+    const __m256 vtop = _mm256_set1_ps(top), vscale = _mm256_set1_ps(scale);
+    const __m256 magic = _mm256_set1_ps(HG_LOW_MAGIC);
+    __m256i bits = _mm256_setzero_si256();
+    for (size_t i = 0; i < HG_CHUNK; i += 8) {
+        __m256 w = raw_weight_of(_mm256_loadu_ps(chunk + i), vtop, vscale);
+        bits = _mm256_add_epi32(bits, _mm256_castps_si256(_mm256_add_ps(w, magic)));
+    }
+    return hg_low_total(fold(bits));
 }
 
-INLINE struct vec reaching2(const float *values, const float *weight, __m256 limit) {
-    return (struct vec){reaching(values, weight, limit), reaching(values + 8, weight + 8, limit)};
-}
-
-INLINE struct vec sum4_ge(const float *values, const float *weight, __m256 limit) {
-    struct vec a = reaching2(values, weight, limit);
-    struct vec b = reaching2(values + 16, weight + 16, limit);
-    struct vec c = reaching2(values + 32, weight + 32, limit);
-    struct vec d = reaching2(values + 48, weight + 48, limit);
-    return add2(add2(a, b), add2(c, d));
-}
-
-static TARGET float sum_ge(const float *chunk, const float *weight, float threshold) {
+static TARGET double sum_ge(const float *chunk, const float *weight, float threshold) {
     const __m256 limit = _mm256_set1_ps(threshold);
-    struct vec a = sum4_ge(chunk, weight, limit), b = sum4_ge(chunk + 64, weight + 64, limit);
-    struct vec c = sum4_ge(chunk + 128, weight + 128, limit);
-    struct vec d = sum4_ge(chunk + 192, weight + 192, limit);
-    return fold_sum(add2(add2(a, b), add2(c, d)));
+    struct sum sum = {_mm256_setzero_si256(), _mm256_setzero_si256()};
+    for (size_t i = 0; i < HG_CHUNK; i += 8) {
+        __m256 mask = _mm256_cmp_ps(_mm256_loadu_ps(chunk + i), limit, _CMP_GE_OQ);
+        add(&sum, _mm256_and_ps(mask, _mm256_loadu_ps(weight + i)));
+    }
+    return total_of(sum);
 }
 
 const struct hg_lanes hg_lanes_avx2 = {
@@ -184,6 +188,7 @@ const struct hg_lanes hg_lanes_avx2 = {
     .mask_ge = mask_ge,
     .gather = gather,
     .chunk_sum = chunk_sum,
+    .light_sum = light_sum,
     .sum_ge = sum_ge,
     .weights = weights,
 };

@@ -17,14 +17,8 @@ INLINE __m128 fold4_max(__m512 a, __m512 b, __m512 c, __m512 d) {
     return _mm_max_ps(_mm256_castps256_ps128(pair), _mm256_extractf128_ps(pair, 1));
 }
 
-INLINE float fold_sum(__m512 v) {
-    __m512 halves = _mm512_add_ps(v, _mm512_shuffle_ps(v, v, 0xee));
-    __m512 quads = _mm512_add_ps(halves, _mm512_shuffle_ps(halves, halves, 0x55));
-    __m256 pair = _mm256_add_ps(_mm512_castps512_ps256(quads), _mm512_extractf32x8_ps(quads, 1));
-    return _mm_cvtss_f32(_mm_add_ps(_mm256_castps256_ps128(pair), _mm256_extractf128_ps(pair, 1)));
-}
-
-INLINE __m512 weight_of(__m512 value, __m512 top, __m512 scale) {
+/* A weight before it is rounded to a multiple of 2^-35. */
+INLINE __m512 raw_weight_of(__m512 value, __m512 top, __m512 scale) {
     const __m512 magic = _mm512_set1_ps(HG_ROUND_MAGIC);
     __m512 y = _mm512_mul_ps(_mm512_sub_ps(value, top), scale);
     y = _mm512_max_ps(y, _mm512_set1_ps(HG_WEIGHT_FLOOR));
@@ -105,45 +99,65 @@ static TARGET size_t gather(const float *block, int32_t first_id, float threshol
     return count;
 }
 
+INLINE __m512 weight_of(__m512 value, __m512 top, __m512 scale) {
+    const __m512 grid = _mm512_set1_ps(HG_GRID);
+    __m512 w = raw_weight_of(value, top, scale);
+    __mmask16 is_fine = _mm512_cmp_ps_mask(w, grid, _CMP_LT_OQ);
+    return _mm512_mask_sub_ps(w, is_fine, _mm512_add_ps(w, grid), grid);
+}
+
 static TARGET void weights(const float *values, size_t count, float top, float scale, float *out) {
     const __m512 vtop = _mm512_set1_ps(top), vscale = _mm512_set1_ps(scale);
     for (size_t i = 0; i < count; i += 16)
         _mm512_storeu_ps(out + i, weight_of(_mm512_loadu_ps(values + i), vtop, vscale));
 }
 
-INLINE __m512 sum4(const float *values, __m512 top, __m512 scale) {
-    __m512 a = weight_of(_mm512_loadu_ps(values), top, scale);
-    __m512 b = weight_of(_mm512_loadu_ps(values + 16), top, scale);
-    __m512 c = weight_of(_mm512_loadu_ps(values + 32), top, scale);
-    __m512 d = weight_of(_mm512_loadu_ps(values + 48), top, scale);
-    return _mm512_add_ps(_mm512_add_ps(a, b), _mm512_add_ps(c, d));
+/* Weights, split and summed as lanes.h says. */
+struct sum {
+    __m512i high_bits, low_bits;
+};
+
+INLINE void add(struct sum *sum, __m512 weight) {
+    const __m512 high_magic = _mm512_set1_ps(HG_HIGH_MAGIC);
+    __m512 high = _mm512_add_ps(weight, high_magic);
+    __m512 rest = _mm512_sub_ps(weight, _mm512_sub_ps(high, high_magic));
+    __m512 low = _mm512_add_ps(rest, _mm512_set1_ps(HG_LOW_MAGIC));
+    sum->high_bits = _mm512_add_epi32(sum->high_bits, _mm512_castps_si512(high));
+    sum->low_bits = _mm512_add_epi32(sum->low_bits, _mm512_castps_si512(low));
 }
 
-static TARGET float chunk_sum(const float *chunk, float top, float scale) {
+INLINE double total_of(struct sum sum) {
+    return hg_high_total((uint32_t)_mm512_reduce_add_epi32(sum.high_bits)) +
+           hg_low_total((uint32_t)_mm512_reduce_add_epi32(sum.low_bits));
+}
+
+static TARGET double chunk_sum(const float *chunk, float top, float scale) {
     const __m512 vtop = _mm512_set1_ps(top), vscale = _mm512_set1_ps(scale);
-    __m512 a = sum4(chunk, vtop, vscale), b = sum4(chunk + 64, vtop, vscale);
-    __m512 c = sum4(chunk + 128, vtop, vscale), d = sum4(chunk + 192, vtop, vscale);
-    return fold_sum(_mm512_add_ps(_mm512_add_ps(a, b), _mm512_add_ps(c, d)));
+    struct sum sum = {_mm512_setzero_si512(), _mm512_setzero_si512()};
+    for (size_t i = 0; i < HG_CHUNK; i += 16) /* rounded as part of the sum */
+        add(&sum, raw_weight_of(_mm512_loadu_ps(chunk + i), vtop, vscale));
+    return total_of(sum);
 }
 
-INLINE __m512 reaching(const float *values, const float *weight, __m512 limit) {
-    __mmask16 mask = _mm512_cmp_ps_mask(_mm512_loadu_ps(values), limit, _CMP_GE_OQ);
-    return _mm512_maskz_loadu_ps(mask, weight);
+static TARGET double light_sum(const float *chunk, float top, float scale) {
+    const __m512 vtop = _mm512_set1_ps(top), vscale = _mm512_set1_ps(scale);
+    const __m512 magic = _mm512_set1_ps(HG_LOW_MAGIC);
+    __m512i bits = _mm512_setzero_si512();
+    for (size_t i = 0; i < HG_CHUNK; i += 16) {
+        __m512 w = raw_weight_of(_mm512_loadu_ps(chunk + i), vtop, vscale);
+        bits = _mm512_add_epi32(bits, _mm512_castps_si512(_mm512_add_ps(w, magic)));
+    }
+    return hg_low_total((uint32_t)_mm512_reduce_add_epi32(bits));
 }
 
-INLINE __m512 sum4_ge(const float *values, const float *weight, __m512 limit) {
-    __m512 a = reaching(values, weight, limit), b = reaching(values + 16, weight + 16, limit);
-    __m512 c = reaching(values + 32, weight + 32, limit);
-    __m512 d = reaching(values + 48, weight + 48, limit);
-    return _mm512_add_ps(_mm512_add_ps(a, b), _mm512_add_ps(c, d));
-}
-
-static TARGET float sum_ge(const float *chunk, const float *weight, float threshold) {
+static TARGET double sum_ge(const float *chunk, const float *weight, float threshold) {
     const __m512 limit = _mm512_set1_ps(threshold);
-    __m512 a = sum4_ge(chunk, weight, limit), b = sum4_ge(chunk + 64, weight + 64, limit);
-    __m512 c = sum4_ge(chunk + 128, weight + 128, limit);
-    __m512 d = sum4_ge(chunk + 192, weight + 192, limit);
-    return fold_sum(_mm512_add_ps(_mm512_add_ps(a, b), _mm512_add_ps(c, d)));
+    struct sum sum = {_mm512_setzero_si512(), _mm512_setzero_si512()};
+    for (size_t i = 0; i < HG_CHUNK; i += 16) {
+        __mmask16 mask = _mm512_cmp_ps_mask(_mm512_loadu_ps(chunk + i), limit, _CMP_GE_OQ);
+        add(&sum, _mm512_maskz_loadu_ps(mask, weight + i));
+    }
+    return total_of(sum);
 }
 
 const struct hg_lanes hg_lanes_avx512 = {
@@ -154,6 +168,7 @@ const struct hg_lanes hg_lanes_avx512 = {
     .mask_ge = mask_ge,
     .gather = gather,
     .chunk_sum = chunk_sum,
+    .light_sum = light_sum,
     .sum_ge = sum_ge,
     .weights = weights,
 };

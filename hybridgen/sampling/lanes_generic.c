@@ -14,13 +14,6 @@ static inline float fold_max(const float lane[HG_LANES]) {
     return larger(larger(quad[0], quad[2]), larger(quad[1], quad[3]));
 }
 
-static inline float fold_sum(const float lane[HG_LANES]) {
-    float quad[4];
-    for (int q = 0; q < 4; q++)
-        quad[q] = (lane[4 * q] + lane[4 * q + 2]) + (lane[4 * q + 1] + lane[4 * q + 3]);
-    return (quad[0] + quad[2]) + (quad[1] + quad[3]);
-}
-
 static inline float weight_of(float value, float top, float scale) {
     float y = (value - top) * scale;
     y = y > HG_WEIGHT_FLOOR ? y : HG_WEIGHT_FLOOR;
@@ -37,7 +30,7 @@ static inline float weight_of(float value, float top, float scale) {
     memcpy(&bits, &p, sizeof bits);
     bits += power << 23;
     memcpy(&p, &bits, sizeof p);
-    return p;
+    return p < HG_GRID ? (p + HG_GRID) - HG_GRID : p;
 }
 
 static int scan(const float *row, size_t num_chunks, float *block_max) {
@@ -94,22 +87,23 @@ static void weights(const float *values, size_t count, float top, float scale, f
         out[i] = weight_of(values[i], top, scale);
 }
 
-/* Destroys `w`. */
-static float add_up(float w[HG_CHUNK]) {
-    for (size_t step = HG_LANES; step < HG_CHUNK; step *= 2)
-        for (size_t i = 0; i < HG_CHUNK; i += 2 * step)
-            for (size_t j = 0; j < HG_LANES; j++)
-                w[i + j] += w[i + step + j];
-    return fold_sum(w);
+static double add_up(const float w[HG_CHUNK]) {
+    double lane[HG_LANES] = {0.0}, sum = 0.0;
+    for (size_t i = 0; i < HG_CHUNK; i += HG_LANES)
+        for (size_t j = 0; j < HG_LANES; j++)
+            lane[j] += (double)w[i + j];
+    for (size_t j = 0; j < HG_LANES; j++)
+        sum += lane[j];
+    return sum;
 }
 
-static float chunk_sum(const float *chunk, float top, float scale) {
+static double chunk_sum(const float *chunk, float top, float scale) {
     float w[HG_CHUNK];
     weights(chunk, HG_CHUNK, top, scale, w);
     return add_up(w);
 }
 
-static float sum_ge(const float *chunk, const float *weight, float threshold) {
+static double sum_ge(const float *chunk, const float *weight, float threshold) {
     float w[HG_CHUNK];
     for (size_t i = 0; i < HG_CHUNK; i++)
         w[i] = chunk[i] >= threshold ? weight[i] : 0.0f;
@@ -124,6 +118,7 @@ const struct hg_lanes hg_lanes_generic = {
     .mask_ge = mask_ge,
     .gather = gather,
     .chunk_sum = chunk_sum,
+    .light_sum = chunk_sum,
     .sum_ge = sum_ge,
     .weights = weights,
 };

@@ -1,13 +1,9 @@
-"""The sampler as plain numpy: what the native kernel must agree with.
+"""The sampler as plain numpy: what the native kernel must agree with, token for token.
 
-It sorts whole rows and computes weights in float64, to be read and trusted, not to be fast. The
-definitions are those of row.h; adjusted logits are float32 as in the kernel, because which logit
-is larger must not depend on who computes it.
-
-Kernel and oracle round weights differently: the kernel's are float32, each within 2e-7 of its own
-logit's, their sums within 2e-6 of the total. So a cut by ``top_p`` or ``min_p``, or a draw, may
-fall on the other side where it lies that near to a boundary. :meth:`Distribution.accepts` says
-exactly when.
+It sorts whole rows, to be read and trusted, not to be fast. The definitions are those of row.h, and
+of lanes.h for weights. Adjusted logits and weights are float32 as in the kernel, because which one
+is larger must not depend on who computes it; sums of weights are float64 and exact, because every
+weight is a multiple of 2⁻³⁵.
 """
 
 from __future__ import annotations
@@ -22,7 +18,21 @@ import numpy.typing as npt
 from hybridgen.request import SamplingParams
 from hybridgen.sampling.rng import uniform
 
-TOLERANCE = 2e-6
+LOG2_E = 1.4426950408889634
+#: 2^f on [-1/2, 1/2], the highest power first: HG_POLY5 … HG_POLY1 of lanes.h, and 1.
+POLYNOMIAL = tuple(
+    np.float32(float.fromhex(text))
+    for text in (
+        "0x1.5bba14p-10",
+        "0x1.3cea88p-7",
+        "0x1.c6b752p-5",
+        "0x1.ebf9bcp-3",
+        "0x1.62e42ap-1",
+        "0x1p0",
+    )
+)
+WEIGHT_FLOOR = np.float32(-127)
+WEIGHT_GRID = 2.0**-35
 MIN_TEMPERATURE = np.float32(1e-5)
 
 Floats = npt.NDArray[np.float32]
@@ -37,52 +47,6 @@ class Choice:
     token_id: int | None
     logprob: float | None = None
     top: tuple[tuple[int, float], ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Distribution:
-    """What a token is drawn from: a run of the most likely tokens.
-
-    Attributes:
-        order: ids with a finite logit, the most likely first, lower ids first among equals.
-        weights: exp((z - top) / temperature) of each, in that order.
-        num_kept: length of the run that top_k, top_p and min_p leave.
-        min_kept: the shortest run that rounding within TOLERANCE could leave.
-        max_kept: the longest.
-    """
-
-    order: Ids
-    weights: Doubles
-    num_kept: int
-    min_kept: int
-    max_kept: int
-
-    def probabilities(self, vocab_size: int) -> Doubles:
-        """Probability of every id, shape (vocab_size,)."""
-        kept = self.weights[: self.num_kept]
-        result = np.zeros(vocab_size)
-        result[self.order[: self.num_kept]] = kept / kept.sum()
-        return result
-
-    def draw(self, u: float) -> int:
-        """The lowest id at which the running sum, in order of ids, exceeds ``u`` of the total."""
-        by_id = np.argsort(self.order[: self.num_kept])
-        sums = np.cumsum(self.weights[by_id])
-        index = int(np.searchsorted(sums, u * sums[-1], side="right"))
-        return int(self.order[by_id[min(index, self.num_kept - 1)]])
-
-    def accepts(self, token_id: int, u: float) -> bool:
-        """Could the kernel, rounding within TOLERANCE, have drawn ``token_id``?"""
-        found = np.flatnonzero(self.order[: self.max_kept] == token_id)
-        if not found.size:
-            return False
-        by_id = np.argsort(self.order[: self.max_kept])
-        sums = np.cumsum(self.weights[by_id])
-        at = int(np.flatnonzero(by_id == found[0])[0])
-        unsure = float(self.weights[self.min_kept : self.max_kept].sum()) / sums[-1]
-        low = (sums[at - 1] if at else 0.0) / sums[-1]
-        high = sums[at] / sums[-1]
-        return bool(low - unsure - TOLERANCE <= u <= high + unsure + TOLERANCE)
 
 
 def adjust(
@@ -125,29 +89,41 @@ def most_likely_first(z: Floats) -> Ids:
     return order[np.isfinite(z[order])].astype(np.int64)
 
 
-def distribution(z: Floats, params: SamplingParams) -> Distribution:
-    """Apply temperature, top_k, top_p and min_p, in this order, to adjusted logits."""
-    order = most_likely_first(z)
-    ordered = z[order].astype(np.float64)
-    weights = np.exp((ordered - ordered[0]) / float(np.float32(params.temperature)))
-    kept = len(order)
-    if 0 < params.top_k < kept:
-        kept = params.top_k
-    low = high = kept
+def weights(z: Floats, temperature: float) -> Doubles:
+    """exp((z - top) / temperature) as lanes.h defines it: multiples of 2⁻³⁵, same shape."""
+    scale = np.float32(LOG2_E / float(np.float32(temperature)))
+    with np.errstate(over="ignore"):
+        y = np.maximum((z - z.max()) * scale, WEIGHT_FLOOR)
+    exponent = np.rint(y)
+    fraction = y - exponent
+    power = np.zeros_like(y)
+    for coefficient in POLYNOMIAL:
+        power = power * fraction + coefficient
+    exact = np.ldexp(power.astype(np.float64), exponent.astype(np.int64))
+    rounded: Doubles = np.rint(exact / WEIGHT_GRID) * WEIGHT_GRID
+    return rounded
+
+
+def kept_weights(z: Floats, params: SamplingParams) -> Doubles:
+    """Weights of adjusted logits, 0 for what top_k, top_p or min_p drops; same shape."""
+    weight = weights(z, params.temperature)
+    kept = most_likely_first(z)
+    if params.top_k > 0:
+        kept = kept[: params.top_k]
     if params.top_p < 1:
-        sums = np.cumsum(weights[:kept])
-        share = float(np.float32(params.top_p))
-        low, kept, high = (
-            min(int(np.searchsorted(sums, s * sums[-1])) + 1, kept)
-            for s in (share - TOLERANCE, share, share + TOLERANCE)
-        )
-    if params.min_p > 0:
-        least = float(np.float32(params.min_p))
-        low, kept, high = (
-            min(run, int(np.count_nonzero(weights >= least * factor)))
-            for run, factor in ((low, 1 + TOLERANCE), (kept, 1.0), (high, 1 - TOLERANCE))
-        )
-    return Distribution(order, weights, max(kept, 1), max(low, 1), max(high, 1))
+        sums = np.cumsum(weight[kept])
+        limit = float(np.float32(params.top_p)) * sums[-1]
+        kept = kept[: int(np.searchsorted(sums, limit)) + 1]
+    kept = kept[weight[kept] >= float(np.float32(params.min_p))]
+    result = np.zeros(len(z))
+    result[kept] = weight[kept]
+    return result
+
+
+def draw(weight: Doubles, u: float) -> int:
+    """The lowest id at which the running sum of weights exceeds ``u`` of the total."""
+    sums = np.cumsum(weight)
+    return int(np.searchsorted(sums, u * sums[-1], side="right"))
 
 
 def log_softmax(logits: Floats) -> Doubles:
@@ -190,7 +166,7 @@ def sample(
     if np.float32(params.temperature) < MIN_TEMPERATURE:
         token_id = int(np.argmax(z))
     else:
-        token_id = distribution(z, params).draw(uniform(params.seed or 0, len(history)))
+        token_id = draw(kept_weights(z, params), uniform(params.seed or 0, len(history)))
     if params.logprobs is None:
         return Choice(token_id)
     logprobs = log_softmax(logits)

@@ -1,28 +1,58 @@
 /* See row.h.  Passes over the row's memory: one for greedy and for any top_k that is small against
- * the vocabulary; one more for the total weight (temperature alone, top_p without top_k); one more
- * for log-probabilities.  Everything else works on block maxima (V / 64) or on candidates. */
+ * the vocabulary; one more for the total weight (temperature alone, top_p without top_k), less the
+ * chunks that weigh nothing; one more for log-probabilities.  Everything else works on block maxima
+ * (V / 64) or on candidates. */
 #include "hybridgen/sampling/row.h"
 
 #include <float.h>
 
 #include "hybridgen/sampling/candidates.h"
+#include "hybridgen/sampling/draw.h"
 #include "hybridgen/sampling/penalties.h"
 #include "hybridgen/sampling/philox.h"
 #include "hybridgen/sampling/select.h"
 
-#define LOG2_E 1.4426950408889634
 #define THRESHOLD_SLACK 1e-3 /* nats; far above what float32 loses between weight and logit */
+#define HALF_GRID 0x1p-36    /* what rounding to a multiple of 2^-35 can add to a weight */
 
-static float scale_of(double temperature) { return (float)(LOG2_E / temperature); }
+/* Block maxima of the whole row into the scratch; nonzero if there is a NaN in it. */
+static int scan_all(const struct hg_view *v) {
+    float *block_max = v->scratch->block_max;
+    size_t whole = v->vocab / HG_CHUNK;
+    int is_bad = whole ? v->lanes->scan(v->row, whole, block_max) : 0;
+    if (whole < v->num_chunks)
+        is_bad |= v->lanes->scan(v->scratch->tail, 1, block_max + whole * HG_BLOCKS_PER_CHUNK);
+    return is_bad;
+}
+
+static float larger(float a, float b) { return a > b ? a : b; }
+
+/* Sum of the weights of chunk `c`, by the least work that its largest logit allows. */
+static double sum_chunk(const struct hg_view *v, size_t c, float top, float scale) {
+    const float *most = v->scratch->block_max + c * HG_BLOCKS_PER_CHUNK;
+    float y = (larger(larger(most[0], most[1]), larger(most[2], most[3])) - top) * scale;
+    if (y < HG_WEIGHTLESS_BELOW)
+        return 0.0;
+    if (y < HG_LIGHT_BELOW)
+        return v->lanes->light_sum(hg_chunk(v, c), top, scale);
+    return v->lanes->chunk_sum(hg_chunk(v, c), top, scale);
+}
 
 /* Sum every chunk's weights into the scratch; returns the total, at least 1. */
 static double sum_all(const struct hg_view *v, float top, float scale) {
     double total = 0.0;
     for (size_t c = 0; c < v->num_chunks; c++) {
-        v->scratch->sum[c] = (double)v->lanes->chunk_sum(hg_chunk(v, c), top, scale);
+        v->scratch->sum[c] = sum_chunk(v, c, top, scale);
         total += v->scratch->sum[c];
     }
     return total;
+}
+
+double hg_total_weight(const struct hg_lanes *lanes, struct hg_scratch *scratch, const float *row,
+                       size_t vocab, double temperature) {
+    struct hg_view v = hg_view_make(lanes, scratch, row, vocab);
+    scan_all(&v);
+    return sum_all(&v, lanes->max(scratch->block_max, v.num_blocks), hg_scale_of(temperature));
 }
 
 /* How many adjusted logits reach the threshold. */
@@ -62,48 +92,18 @@ static float threshold_for(const struct hg_view *v, float top, size_t k) {
     return hg_unordered(low);
 }
 
-/* Draw by the running sum of weights in order of ids: the first chunk at which it exceeds `target`,
- * by the sums in the scratch. `before` becomes the sum before that chunk.  Where rounding hides
- * the crossing, the last chunk with weight. */
-static size_t draw_chunk(const struct hg_scratch *s, size_t num_chunks, double target,
-                         double *before) {
-    size_t chosen = 0;
-    double sum = 0.0;
-    for (size_t c = 0; c < num_chunks && sum <= target; c++) {
-        if (s->sum[c] <= 0.0)
-            continue;
-        chosen = c;
-        *before = sum;
-        sum += s->sum[c];
-    }
-    return chosen;
-}
-
-/* The same within a chunk of weights. */
-static size_t draw_in_chunk(const float *weight, double before, double target) {
-    size_t chosen = 0;
-    double sum = before;
-    for (size_t i = 0; i < HG_CHUNK && sum <= target; i++) {
-        if (weight[i] <= 0.0f)
-            continue;
-        chosen = i;
-        sum += (double)weight[i];
-    }
-    return chosen;
-}
-
 /* Temperature alone. */
 static int32_t draw_from_all(const struct hg_view *v, float top, float scale, double uniform) {
     struct hg_scratch *s = v->scratch;
     double target = uniform * sum_all(v, top, scale), before = 0.0;
-    size_t c = draw_chunk(s, v->num_chunks, target, &before);
+    size_t c = hg_draw_chunk(s, v->num_chunks, target, &before);
     v->lanes->weights(hg_chunk(v, c), HG_CHUNK, top, scale, s->weight);
-    return (int32_t)(c * HG_CHUNK + draw_in_chunk(s->weight, before, target));
+    return (int32_t)(c * HG_CHUNK + hg_draw_in_chunk(s->weight, before, target));
 }
 
-/* A logit that every token kept by top_p and min_p reaches.  A token of weight below
+/* A logit that every token with weight that top_p and min_p keep reaches.  A token of weight below
  * (1 - top_p) * total / V cannot be kept by top_p: it and all lighter ones weigh less than what
- * top_p leaves out. */
+ * top_p leaves out.  Weights up to half a grid step are 0. */
 static float threshold_by_weight(const struct hg_view *v, const struct hg_sampling *p, float top,
                                  double total) {
     double floor_weight = 0.0;
@@ -111,6 +111,7 @@ static float threshold_by_weight(const struct hg_view *v, const struct hg_sampli
         floor_weight = (1.0 - (double)p->top_p) * total / (double)v->vocab;
     if ((double)p->min_p > floor_weight)
         floor_weight = (double)p->min_p;
+    floor_weight = floor_weight > 2 * HALF_GRID ? floor_weight - HALF_GRID : HALF_GRID;
     double reach = (double)p->temperature * (log(floor_weight) - THRESHOLD_SLACK);
     float threshold = nextafterf((float)((double)top + reach), -INFINITY);
     return threshold > -FLT_MAX ? threshold : -FLT_MAX;
@@ -118,24 +119,11 @@ static float threshold_by_weight(const struct hg_view *v, const struct hg_sampli
 
 static int32_t draw_from_kept(const struct hg_view *v, const struct hg_sampling *p, float top,
                               float scale, double uniform) {
-    struct hg_scratch *s = v->scratch;
-    size_t k = p->top_k > 0 && (size_t)p->top_k < v->vocab ? (size_t)p->top_k : 0;
+    size_t k = hg_top_k(p, v->vocab);
     double total = !k && p->top_p < 1.0f ? sum_all(v, top, scale) : 0.0;
     float threshold = k ? threshold_for(v, top, k) : threshold_by_weight(v, p, top, total);
     size_t count = hg_gather(v, threshold);
-    size_t num_chunks = (count + HG_CHUNK - 1) / HG_CHUNK;
-    v->lanes->weights(s->value, num_chunks * HG_CHUNK, top, scale, s->weight);
-    if (k && count > k)
-        hg_drop_below(s, count, hg_last_kept(v, count, threshold, top, 0, (double)k));
-    if (p->top_p < 1.0f) {
-        double limit = (double)p->top_p * (k ? hg_sum_candidates(v, count) : total);
-        hg_drop_below(s, count, hg_last_kept(v, count, threshold, top, 1, limit));
-    }
-    for (size_t i = 0; i < count; i++)
-        s->weight[i] = s->weight[i] >= p->min_p ? s->weight[i] : 0.0f;
-    double target = uniform * hg_sum_candidates(v, count), before = 0.0;
-    size_t c = draw_chunk(s, num_chunks, target, &before);
-    return s->id[c * HG_CHUNK + draw_in_chunk(s->weight + c * HG_CHUNK, before, target)];
+    return hg_draw_kept(v, p, count, threshold, top, scale, total, uniform);
 }
 
 /* The lowest id whose logit is the top one. */
@@ -194,10 +182,9 @@ static int32_t choose(struct hg_view *v, const struct hg_sampling *p, const int3
     } else if (p->temperature < HG_MIN_TEMPERATURE) {
         id = first_of_top(v, top);
     } else {
-        float scale = scale_of((double)p->temperature);
+        float scale = hg_scale_of((double)p->temperature);
         double uniform = hg_uniform(p->seed, position);
-        int is_cut = (p->top_k > 0 && (size_t)p->top_k < v->vocab) || p->top_p < 1.0f ||
-                     p->min_p > 0.0f;
+        int is_cut = hg_top_k(p, v->vocab) || p->top_p < 1.0f || p->min_p > 0.0f;
         id = is_cut ? draw_from_kept(v, p, top, scale, uniform)
                     : draw_from_all(v, top, scale, uniform);
     }
@@ -211,10 +198,7 @@ enum hg_row_error hg_sample_row(const struct hg_lanes *lanes, struct hg_scratch 
                                 struct hg_choice *choice) {
     struct hg_view v = hg_view_make(lanes, scratch, row, vocab);
     *choice = (struct hg_choice){.token_id = -1, .logprob = NAN};
-    size_t whole = vocab / HG_CHUNK;
-    int is_bad = whole ? lanes->scan(row, whole, scratch->block_max) : 0;
-    if (whole < v.num_chunks)
-        is_bad |= lanes->scan(scratch->tail, 1, scratch->block_max + whole * HG_BLOCKS_PER_CHUNK);
+    int is_bad = scan_all(&v);
     float top = lanes->max(scratch->block_max, v.num_blocks);
     if (is_bad || top == INFINITY || top == -INFINITY)
         return HG_ROW_INVALID_LOGITS;
@@ -222,7 +206,7 @@ enum hg_row_error hg_sample_row(const struct hg_lanes *lanes, struct hg_scratch 
     if (params->num_logprobs >= 0) {
         int32_t most = params->num_logprobs > HG_MAX_LOGPROBS ? HG_MAX_LOGPROBS
                                                               : params->num_logprobs;
-        log_total = log(sum_all(&v, top, scale_of(1.0)));
+        log_total = log(sum_all(&v, top, hg_scale_of(1.0)));
         if (most > 0)
             list_top(&v, top, (size_t)most, log_total, choice);
     }

@@ -12,6 +12,7 @@
  *   min_p    keep w >= min_p, the top weight being 1
  *   draw     the lowest id at which the running sum of kept weights in order of ids exceeds
  *            u * (sum of kept weights), u = Philox(seed, position) in [0, 1)
+ *            (sums of weights are exact, products with them rounded once to double)
  *   logprob  log-softmax of the logits as the model gave them, before bias, penalties and
  *            temperature (vLLM's default)
  */
@@ -30,7 +31,12 @@ struct hg_choice {
     struct hg_bias top[HG_MAX_LOGPROBS];
 };
 
-/* Returns HG_ROW_OK, or HG_ROW_INVALID_LOGITS for NaN, +inf, or no finite logit left to choose.
+/* The sum of the weights of a row without NaN or +inf and with a finite logit; at most
+ * HG_MAX_VOCAB of them. */
+double hg_total_weight(const struct hg_lanes *lanes, struct hg_scratch *scratch, const float *row,
+                       size_t vocab, double temperature);
+
+/* `vocab` is at most HG_MAX_VOCAB.  Returns HG_ROW_OK, or HG_ROW_INVALID_LOGITS for NaN, +inf, or no finite logit left to choose.
  * `history` holds `position` ids, the first `prompt_len` of them the prompt; ids outside the
  * vocabulary are ignored everywhere. */
 enum hg_row_error hg_sample_row(const struct hg_lanes *lanes, struct hg_scratch *scratch,

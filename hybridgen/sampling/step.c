@@ -4,19 +4,27 @@
 #include <limits.h>
 #include <stdio.h>
 
+#include "hybridgen/sampling/cut.h"
 #include "hybridgen/sampling/row.h"
 #include "ipc/words.h"
 
 /* FinishReason of hybridgen/request.py. */
 enum { FINISH_STOP = 1, FINISH_LENGTH = 2, FINISH_STOP_STRING = 3, FINISH_ERROR = 5 };
 
+/* A result's flag between two looks at `whole`; nobody else reads results before `done`. */
+#define ROW_LEFT (1u << 31)
+
 /* The step as pointers, every one checked to lie inside its segment. */
 struct step {
     const struct hg_lanes *lanes;
     struct hg_scratch *scratch;
+    uint64_t number;
+    const uint64_t *whole;
     const struct hg_row *rows;
     const float *logits;
-    size_t num_rows, row_floats, vocab, max_model_len, num_slots, slot_bytes, logprob_depth;
+    const uint8_t *cuts; /* NULL: rows have none, and are there as soon as the step is */
+    size_t depth, cut_capacity, num_rows, row_floats, vocab, max_model_len;
+    size_t num_slots, slot_bytes, logprob_depth;
     uint64_t *done;
     struct hg_sampled *results;
     uint8_t *slots;
@@ -32,6 +40,7 @@ static const uint64_t KINDS[HG_NUM_ARGS] = {HG_LOGITS, HG_SAMPLED, HG_SLOTS, HG_
 /* The geometry words of each kind by name, in layout.h's order. */
 struct logits_geometry {
     uint64_t depth, max_rows, vocab_size, row_bytes, data_offset, num_lanes, step_bytes;
+    uint64_t cut_capacity;
 };
 struct sampled_geometry {
     uint64_t depth, max_rows, num_lanes, step_bytes;
@@ -59,15 +68,27 @@ static int fits(uint64_t offset, uint64_t count, uint64_t size, size_t have) {
 
 #define MAX_COUNT (1u << 20) /* of steps, rows, lanes: keeps products of two far from 2^64 */
 
+static uint64_t cut_offset(const struct logits_geometry *g) {
+    return g->data_offset + g->depth * g->max_rows * g->row_bytes;
+}
+
+/* Asked once the rows are known to fit. */
+static int cuts_fit(const struct logits_geometry *g, size_t have) {
+    if (g->cut_capacity == 0)
+        return 1;
+    return g->cut_capacity < MAX_COUNT && g->cut_capacity % 8 == 0 && cut_offset(g) % 8 == 0 &&
+           fits(cut_offset(g), g->depth * g->max_rows, HG_CUT_BYTES(g->cut_capacity), have);
+}
+
 static int logits_fit(const struct hg_segment *a) {
     const struct logits_geometry *g = geometry(&a[HG_ARG_LOGITS]);
     return g->depth && g->depth < MAX_COUNT && g->max_rows && g->max_rows < MAX_COUNT &&
-           g->vocab_size && g->vocab_size <= INT32_MAX &&
-           g->row_bytes >= g->vocab_size * sizeof(float) && g->row_bytes % sizeof(float) == 0 &&
-           g->data_offset % sizeof(float) == 0 &&
+           g->vocab_size && g->row_bytes >= g->vocab_size * sizeof(float) &&
+           g->row_bytes % sizeof(float) == 0 && g->data_offset % sizeof(float) == 0 &&
            fits(g->data_offset, g->depth * g->max_rows, g->row_bytes, a[HG_ARG_LOGITS].size) &&
            g->step_bytes >= sizeof(struct hg_step) + g->max_rows * sizeof(struct hg_row) &&
-           fits(HG_RECORDS_OFFSET, g->depth, g->step_bytes, g->data_offset);
+           fits(HG_RECORDS_OFFSET, g->depth, g->step_bytes, g->data_offset) &&
+           cuts_fit(g, a[HG_ARG_LOGITS].size);
 }
 
 static int sampled_fits(const struct hg_segment *a) {
@@ -105,6 +126,12 @@ static int check_segments(const struct hg_segment *a, char *error, size_t error_
         snprintf(error, error_bytes, "the %s buffer holds no segment of that kind", NAMES[i]);
         return -1;
     }
+    uint64_t vocab = ((const struct logits_geometry *)geometry(&a[HG_ARG_LOGITS]))->vocab_size;
+    if (vocab > HG_MAX_VOCAB) {
+        snprintf(error, error_bytes, "a vocabulary of %llu; the sampler's limit is %u",
+                 (unsigned long long)vocab, HG_MAX_VOCAB);
+        return -1;
+    }
     int is_right = logits_fit(a) && sampled_fits(a) && slots_fit(a);
     if (!is_right)
         snprintf(error, error_bytes, "the segments' geometries do not fit each other or their size");
@@ -137,11 +164,19 @@ static int open_step(const struct hg_segment *a, uint64_t number, uint64_t lane,
                  (unsigned long long)head->num_rows, (unsigned long long)logits->num_lanes);
         return -1;
     }
+    s->number = number;
+    s->whole = &head->whole;
     s->rows = (const struct hg_row *)(record + sizeof *head);
+    s->depth = logits->depth;
     s->num_rows = head->num_rows;
     s->logits = (const float *)(a[HG_ARG_LOGITS].bytes + logits->data_offset +
                                 index * logits->max_rows * logits->row_bytes);
     s->row_floats = logits->row_bytes / sizeof(float);
+    s->cut_capacity = logits->cut_capacity;
+    s->cuts = logits->cut_capacity == 0
+                  ? NULL
+                  : a[HG_ARG_LOGITS].bytes + cut_offset(logits) +
+                        index * logits->max_rows * HG_CUT_BYTES(logits->cut_capacity);
     s->vocab = logits->vocab_size;
     s->done = &((struct hg_lane *)lanes)[lane].done;
     s->results = (struct hg_sampled *)(lanes + sampled->num_lanes * sizeof(struct hg_lane));
@@ -170,8 +205,9 @@ static int check_rows(const struct step *s, char *error, size_t error_bytes) {
         if (is_right) {
             struct hg_slot *slot = slot_at(s, row->slot);
             uint64_t prompt_len = hg_load(&slot->prompt_len), generated = hg_load(&slot->generated);
-            /* A step that was enqueued before the request ended runs one token ahead of it. */
-            uint64_t most = generated + (hg_load(&slot->finish) != 0);
+            /* A step that was enqueued before the request ended runs one token ahead of it; on a
+             * device that cuts, so do steps whose rows other lanes have yet to do. */
+            uint64_t most = generated + (s->cuts ? s->depth : hg_load(&slot->finish) != 0);
             is_right = (row->position >= prompt_len && row->position - prompt_len <= most) ||
                        hg_load(&slot->epoch) != row->epoch;
         }
@@ -224,37 +260,67 @@ static struct hg_sampled end_row(struct hg_slot *slot, uint64_t reason, uint64_t
     return (struct hg_sampled){-1, HG_ROW_FINISHED | HG_ROW_NO_TOKEN, NAN, 0};
 }
 
-static struct hg_sampled choose_token(const struct step *s, const struct hg_row *row,
-                                      const float *logits, struct hg_slot *slot,
-                                      struct hg_step_report *report) {
-    uint64_t prompt_len = hg_load(&slot->prompt_len), generated = hg_load(&slot->generated);
-    uint64_t index = row->position - prompt_len;
-    int32_t *tokens = s->tokens + row->slot * s->max_model_len;
-    struct hg_choice choice;
-    if (hg_sample_row(s->lanes, s->scratch, logits, s->vocab, &slot->sampling, tokens, prompt_len,
-                      row->position, &choice) != HG_ROW_OK) {
-        report->num_invalid++;
-        return end_row(slot, FINISH_ERROR, HG_ROW_INVALID_LOGITS, generated);
-    }
+static struct hg_sampled publish(const struct step *s, const struct hg_row *row,
+                                 struct hg_slot *slot, const struct hg_choice *choice) {
+    uint64_t index = row->position - hg_load(&slot->prompt_len);
     if (slot->sampling.num_logprobs >= 0)
-        write_logprob(s, row->slot, index, &choice);
-    tokens[row->position] = choice.token_id;
-    uint64_t reason = finish_reason(s, slot, choice.token_id, row->position);
+        write_logprob(s, row->slot, index, choice);
+    s->tokens[row->slot * s->max_model_len + row->position] = choice->token_id;
+    uint64_t reason = finish_reason(s, slot, choice->token_id, row->position);
     if (reason)
         hg_store(&slot->finish, reason | (index + 1) << 16);
     hg_store(&slot->generated, index + 1);
-    report->num_tokens++;
-    return (struct hg_sampled){choice.token_id, reason ? HG_ROW_FINISHED : 0, choice.logprob, 0};
+    return (struct hg_sampled){choice->token_id, reason ? HG_ROW_FINISHED : 0, choice->logprob, 0};
 }
 
-static struct hg_sampled do_row(const struct step *s, const struct hg_row *row, const float *logits,
+static int32_t ask_cut(const struct step *s, size_t r, const struct hg_slot *slot) {
+    const struct hg_row *row = &s->rows[r];
+    if (!s->cuts || !(row->flags & (HG_ROW_HAS_CUT | HG_ROW_HAS_TOKEN)))
+        return HG_CUT_UNSURE;
+    const uint8_t *cut = s->cuts + r * HG_CUT_BYTES(s->cut_capacity);
+    return hg_cut_choose(s->lanes, s->scratch, (const struct hg_cut *)cut, s->cut_capacity,
+                         s->number, s->vocab, &slot->sampling, hg_load(&slot->prompt_len),
+                         row->position, (row->flags & HG_ROW_HAS_TOKEN) != 0);
+}
+
+/* The row's logits are none that a token can be chosen from. */
+static struct hg_sampled end_invalid(struct hg_slot *slot, struct hg_step_report *report) {
+    report->num_invalid++;
+    return end_row(slot, FINISH_ERROR, HG_ROW_INVALID_LOGITS, hg_load(&slot->generated));
+}
+
+static struct hg_sampled choose_from_cut(const struct step *s, size_t r, struct hg_slot *slot,
+                                         struct hg_step_report *report) {
+    struct hg_choice choice = {.token_id = ask_cut(s, r, slot), .logprob = NAN};
+    if (choice.token_id == HG_CUT_INVALID)
+        return end_invalid(slot, report);
+    if (choice.token_id < 0)
+        return (struct hg_sampled){-1, ROW_LEFT, NAN, 0};
+    report->num_cut++;
+    report->num_tokens++;
+    return publish(s, &s->rows[r], slot, &choice);
+}
+
+static struct hg_sampled choose_from_row(const struct step *s, size_t r, struct hg_slot *slot,
+                                         struct hg_step_report *report) {
+    const struct hg_row *row = &s->rows[r];
+    struct hg_choice choice;
+    if (hg_sample_row(s->lanes, s->scratch, s->logits + r * s->row_floats, s->vocab,
+                      &slot->sampling, s->tokens + row->slot * s->max_model_len,
+                      hg_load(&slot->prompt_len), row->position, &choice) != HG_ROW_OK)
+        return end_invalid(slot, report);
+    report->num_tokens++;
+    return publish(s, row, slot, &choice);
+}
+
+static struct hg_sampled do_row(const struct step *s, size_t r, int is_whole,
                                 struct hg_step_report *report) {
+    const struct hg_row *row = &s->rows[r];
     struct hg_slot *slot = slot_at(s, row->slot);
     if (hg_load(&slot->epoch) != row->epoch) {
         report->num_stale++;
         return (struct hg_sampled){-1, HG_ROW_STALE | HG_ROW_FINISHED, NAN, 0};
     }
-    report->detokenizers |= 1ull << (row->detokenizer % 64);
     uint64_t index = row->position - hg_load(&slot->prompt_len);
     uint64_t generated = hg_load(&slot->generated);
     uint64_t finish = hg_load(&slot->finish), num_final = finish >> 16;
@@ -265,18 +331,43 @@ static struct hg_sampled do_row(const struct step *s, const struct hg_row *row, 
         uint32_t flags = finish && num_final == index + 1 ? HG_ROW_FINISHED : 0;
         return (struct hg_sampled){token_id, flags, NAN, 0};
     }
+    if (index > generated) { /* the step before was another lane's, which has yet to do it */
+        report->num_early++;
+        return (struct hg_sampled){-1, ROW_LEFT, NAN, 0};
+    }
     /* A matched stop string is a complete answer: it wins over a cancel that came as late. */
     if (hg_load(&slot->stop))
         return end_row(slot, FINISH_STOP_STRING, HG_ROW_OK, generated);
     uint64_t end_reason = hg_load(&slot->end_reason);
     if (end_reason)
         return end_row(slot, end_reason & 0xff, HG_ROW_OK, generated);
-    return choose_token(s, row, logits, slot, report);
+    is_whole &= !s->cuts || !(row->flags & HG_ROW_HAS_TOKEN);
+    return is_whole ? choose_from_row(s, r, slot, report) : choose_from_cut(s, r, slot, report);
+}
+
+/* Do every row of the lane, or only those that were left; counts those that (still) are. */
+static void do_rows(const struct step *s, int is_rest, int is_whole,
+                    struct hg_step_report *report) {
+    report->num_left = report->num_early = 0;
+    for (size_t r = 0; r < s->num_rows; r++) {
+        const struct hg_row *row = &s->rows[r];
+        if (row->lane != s->lane || (is_rest && !(s->results[r].flags & ROW_LEFT)))
+            continue;
+        struct hg_sampled result = do_row(s, r, is_whole, report);
+        s->results[r] = result;
+        if (result.flags & ROW_LEFT) {
+            report->num_left++;
+            continue;
+        }
+        report->num_rows++;
+        if (!(result.flags & HG_ROW_STALE))
+            report->detokenizers |= 1ull << (row->detokenizer % 64);
+    }
 }
 
 int hg_sample_step(const struct hg_segment segments[HG_NUM_ARGS], const struct hg_lanes *lanes,
-                   uint64_t step, uint64_t lane, struct hg_step_report *report, char *error,
-                   size_t error_bytes) {
+                   uint64_t step, uint64_t lane, int is_rest, struct hg_step_report *report,
+                   char *error, size_t error_bytes) {
     struct step s = {.lanes = lanes};
     *report = (struct hg_step_report){0};
     int is_open = open_step(segments, step, lane, &s, error, error_bytes);
@@ -289,12 +380,12 @@ int hg_sample_step(const struct hg_segment segments[HG_NUM_ARGS], const struct h
     }
     if (check_rows(&s, error, error_bytes))
         return -1;
-    for (size_t r = 0; r < s.num_rows; r++) {
-        if (s.rows[r].lane != lane)
-            continue;
-        s.results[r] = do_row(&s, &s.rows[r], s.logits + r * s.row_floats, report);
-        report->num_rows++;
-    }
+    /* Whoever can go on without the whole row does so first. */
+    do_rows(&s, is_rest, !s.cuts, report);
+    if (report->num_left && hg_load(s.whole) == step)
+        do_rows(&s, 1, 1, report);
+    if (report->num_left)
+        return 0;
     /* A word that was poisoned meanwhile stays so: nobody waits for this step any more. */
     uint64_t before = hg_load(s.done);
     if (before != HG_POISON)

@@ -16,9 +16,19 @@ enum { HG_ARG_LOGITS, HG_ARG_SAMPLED, HG_ARG_SLOTS, HG_ARG_TOKENS, HG_ARG_LOGPRO
 struct hg_step_report {
     uint64_t num_rows, num_tokens, num_stale, num_invalid;
     uint64_t detokenizers; /* bit (index % 64): has something new to read */
+    uint64_t num_cut;      /* tokens that a cut gave */
+    uint64_t num_left;     /* rows that wait for `whole` or for another lane: not done yet */
+    uint64_t num_early;    /* those of them that wait for another lane */
 };
 
-/* Returns 0; or -1 with `error` filled in when segments, step or rows contradict each other, and
+/* Do the rows of the lane: first those whose cut gives the token (cut.h), then the others, if the
+ * complete rows are there.  If they are not, those rows are left and `done` is not stored: call
+ * again, with `is_rest`, which does what is left and counts nothing twice.  Rows without cuts are
+ * there as soon as the step is.  Where the device chose the tokens of the step before it waited for
+ * nobody, so the lane that had a row then may not have published its token yet: such a row is left
+ * too, until it has.
+ *
+ * Returns 0; or -1 with `error` filled in when segments, step or rows contradict each other, and
  * then nothing was written.  A poisoned step is no error: nothing is done, the report is zero.
  *
  * What is stored, per row, in this order: logprob record; token; finish word; `generated` with
@@ -27,7 +37,7 @@ struct hg_step_report {
  * two of these stores: its successor repeats the step, and since a row is a pure function and a
  * token once published is read back rather than chosen again, every store is repeated unchanged. */
 int hg_sample_step(const struct hg_segment segments[HG_NUM_ARGS], const struct hg_lanes *lanes,
-                   uint64_t step, uint64_t lane, struct hg_step_report *report, char *error,
-                   size_t error_bytes);
+                   uint64_t step, uint64_t lane, int is_rest, struct hg_step_report *report,
+                   char *error, size_t error_bytes);
 
 #endif

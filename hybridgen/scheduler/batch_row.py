@@ -17,7 +17,7 @@ HEADER_DTYPE = np.dtype(
         ("epoch", np.uint64),
         ("position", np.uint64),
         ("detokenizer", np.uint32),
-        ("reserved", np.uint32),
+        ("flags", np.uint32),
     ]
 )
 

@@ -7,12 +7,15 @@ joined, moved or got blocks since the step before.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
 from hybridgen.errors import InternalError
 from hybridgen.scheduler.batch_row import HEADER_DTYPE, Phase
 from hybridgen.scheduler.device_row import DeviceRow, StateLayout
+from hybridgen.scheduler.row_parameters import PARAMETER_WORDS
 
 IDLE = -1
 
@@ -26,7 +29,10 @@ class DeviceArrays:
         origins: int32, see ``StateLayout``.
         room: int32, positions that the row may decode.
         is_told: the row was reported to run short of blocks.
-        headers: hg_row records without lane and position.
+        headers: hg_row records without lane, position and flags.
+        parameters: int32 words of each row (``row_parameters``), without the position.
+        can_cut, can_choose: what the device may do with the row's logits.
+        is_changed: a row came, went or moved since this was set to False.
     """
 
     def __init__(self, layout: StateLayout, block_size: int, max_model_len: int) -> None:
@@ -45,6 +51,10 @@ class DeviceArrays:
         self.room = np.zeros(max_rows, np.int32)
         self.is_told = np.zeros(max_rows, np.bool_)
         self.headers = np.zeros(max_rows, HEADER_DTYPE)
+        self.parameters = np.zeros((max_rows, PARAMETER_WORDS), np.int32)
+        self.can_cut = np.zeros(max_rows, np.bool_)
+        self.can_choose = np.zeros(max_rows, np.bool_)
+        self.is_changed = False
 
     def append(self, row: DeviceRow, position: int, origin: int) -> None:
         """Let ``row`` run; its newest token stands at ``position``.
@@ -63,6 +73,8 @@ class DeviceArrays:
         self.room[index] = self.room_of(row)
         self.is_told[index] = False
         self.headers[index] = (row.slot, 0, row.epoch, 0, row.detokenizer, 0)
+        self.parameters[index], self.can_cut[index], self.can_choose[index] = row.parameters
+        self.is_changed = True
         self._stale.add(index)
 
     def extend(self, row: DeviceRow, first: int) -> None:
@@ -78,14 +90,23 @@ class DeviceArrays:
         if index != last:
             self.rows[index] = moved
             moved.index = index
-            for array in (self.positions, self.origins, self.room, self.is_told, self.headers):
+            for array in self._by_row:
                 array[index] = array[last]
             self._stale.add(index)
         row.index = -1
+        self.is_changed = True
 
     def room_of(self, row: DeviceRow) -> int:
         """Positions that the row's blocks hold, as far as the context goes."""
         return min(len(row.blocks) * self._block_size, self._most_room)
+
+    @property
+    def _by_row(self) -> tuple[NDArray[Any], ...]:
+        """What moves with a row."""
+        return (
+            *(self.positions, self.origins, self.room, self.is_told, self.headers),
+            *(self.parameters, self.can_cut, self.can_choose),
+        )
 
     def take_writes(self) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
         """(items, values) that bring the device's state up to date; call once before each step."""

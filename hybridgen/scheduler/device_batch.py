@@ -2,7 +2,7 @@
 
 ::
 
-    chunk = batch.next_prefill()      → enqueued → … the device is through → prefill_done(chunk)
+    piece = batch.next_prefill(n)     → enqueued → … the device is through → prefill_done(piece)
     plan = batch.plan_step(s + 1)     → enqueued behind the wait for the samplers of s
     batch.complete(s, ids, flags)     once the samplers of s have answered
     report = batch.take_report(s)
@@ -20,7 +20,7 @@ logits choose the token at p + 1. Without a block for p it is held out until it 
 from __future__ import annotations
 
 import collections
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -36,10 +36,13 @@ from hybridgen.messages import (
     SlotEvent,
     StepReport,
 )
-from hybridgen.scheduler.batch_row import HEADER_DTYPE, Phase
+from hybridgen.scheduler.batch_row import Phase
 from hybridgen.scheduler.device_arrays import DeviceArrays
 from hybridgen.scheduler.device_row import DeviceChunk, DeviceRow, StateLayout, StepPlan
+from hybridgen.scheduler.prefill_queue import PrefillQueue
 from hybridgen.scheduler.row_events import Departure, RowEvents
+from hybridgen.scheduler.row_parameters import NO_PARAMETERS, RowParameters
+from hybridgen.scheduler.step_records import step_parameters, step_records
 
 _ENDS_ROW = int(RowFlag.FINISHED | RowFlag.STALE | RowFlag.NO_TOKEN)
 
@@ -60,6 +63,8 @@ class DeviceBatch:
         num_lanes: samplers that share the rows.
         num_logits_slots: device buffers for first logits: prompts that may be through, or in their
             last piece, and not yet be rows of a completed step.
+        parameters_of: sampling parameters of the request in a slot, for a device that looks at
+            logits itself; without it no row is cut or chosen there.
     """
 
     def __init__(
@@ -70,12 +75,13 @@ class DeviceBatch:
         max_model_len: int,
         num_lanes: int,
         num_logits_slots: int,
+        parameters_of: Callable[[int], RowParameters] | None = None,
     ) -> None:
         self._max_rows = max_rows
         self._block_size = block_size
         self.layout = StateLayout(max_rows, -(-max_model_len // block_size))
         self._rows: dict[int, DeviceRow] = {}  # by slot
-        self._prefills: collections.deque[DeviceRow] = collections.deque()
+        self._queue = PrefillQueue()
         self._arrays = DeviceArrays(self.layout, block_size, max_model_len)
         self._ready: list[DeviceRow] = []  # prompts that are in; not yet in a step
         self._opening: list[tuple[DeviceRow, int]] = []  # first rows of the last step, and where
@@ -85,6 +91,8 @@ class DeviceBatch:
         self._free_slots = list(range(num_logits_slots))
         self._num_chunks_out = 0
         self._events = RowEvents()
+        self._parameters_of = parameters_of or (lambda _slot: NO_PARAMETERS)
+        self._had_first = True  # the last step had rows behind the decoded ones
         self._lanes = np.zeros(max_rows, np.uint32)
         self._num_live_lanes = 0
         self.set_live_lanes(range(num_lanes))
@@ -134,9 +142,10 @@ class DeviceBatch:
             num_tokens=order.num_tokens,
             num_computed=min(order.num_cached, order.num_tokens - 1),
             blocks=list(order.blocks),
+            parameters=self._parameters_of(order.slot),
         )
         self._rows[row.slot] = row
-        self._prefills.append(row)
+        self._queue.add(row)
 
     def grant(self, order: GrantBlocks) -> None:
         """Extend a row's block table; for a row that is not here, nothing.
@@ -168,50 +177,45 @@ class DeviceBatch:
 
     # --- prefill ------------------------------------------------------------------------------
 
-    def next_prefill(self, max_tokens: int) -> DeviceChunk | None:
-        """The next piece of a prompt, taking turns; None when there is none that could begin.
+    def next_prefill(self, max_tokens: int) -> list[DeviceChunk]:
+        """The next piece of prompts (see ``PrefillQueue``); empty when none could begin.
 
         Pieces must be computed in the order in which they are given out.
         """
-        while self._prefills:
-            row = self._prefills.popleft()
-            if row.phase is not Phase.PREFILL:
-                continue
-            start = row.num_computed
-            stop = min(start + max_tokens, row.num_tokens)
-            is_last = stop == row.num_tokens
-            if is_last and not self._free_slots:
-                self._prefills.appendleft(row)
-                return None
-            row.num_computed = stop
+        chunks = []
+        for row, start, stop in self._queue.take(max_tokens, len(self._free_slots)):
             row.num_chunks_out += 1
-            self._num_chunks_out += 1
-            if is_last:
+            if stop == row.num_tokens:
                 row.logits_slot = self._free_slots.pop()
-            else:
-                self._prefills.append(row)
             blocks = np.asarray(row.blocks, np.int32)
-            return DeviceChunk(row.slot, row.epoch, start, stop, blocks, row.logits_slot, row)
-        return None
+            chunks.append(DeviceChunk(*row.key, start, stop, blocks, row.logits_slot, row))
+        self._num_chunks_out += len(chunks)
+        return chunks
 
-    def prefill_done(self, chunk: DeviceChunk) -> None:
-        """The chunk's KV is in the blocks, and its logits in ``logits_slot``."""
-        row = chunk.row
-        row.num_chunks_out -= 1
-        self._num_chunks_out -= 1
-        if row.phase is Phase.GONE:
-            if chunk.is_last:
-                self._free_slots.append(chunk.logits_slot)
-            self._release_leavers()
-        elif chunk.is_last:
-            row.phase = Phase.FIRST
-            self._ready.append(row)
-            self._events.prefilled.append(SlotEvent(row.slot, row.epoch))
+    def prefill_done(self, chunks: Sequence[DeviceChunk]) -> None:
+        """The chunks' KV is in the blocks, and their logits in ``logits_slot``."""
+        self._num_chunks_out -= len(chunks)
+        for chunk in chunks:
+            row = chunk.row
+            row.num_chunks_out -= 1
+            if row.phase is Phase.GONE:
+                if chunk.is_last:
+                    self._free_slots.append(chunk.logits_slot)
+            elif chunk.is_last:
+                row.phase = Phase.FIRST
+                self._ready.append(row)
+                self._events.prefilled.append(SlotEvent(row.slot, row.epoch))
+        self._release_leavers()
 
     # --- steps --------------------------------------------------------------------------------
 
-    def plan_step(self, step: int) -> StepPlan | None:
-        """What the next step does; None, and nothing happens, when no row could be in it."""
+    def plan_step(self, step: int, *, wants_device: bool = False) -> StepPlan | None:
+        """What the next step does; None, and nothing happens, when no row could be in it.
+
+        Args:
+            step: its number, one above that of the step before.
+            wants_device: let the device choose the tokens, where the parameters of all rows allow.
+        """
         self._run_opened()
         self._resume_held()
         self._hold_short_of_blocks()
@@ -222,14 +226,21 @@ class DeviceBatch:
             return None
         self._ready = []
         indices, values = arrays.take_writes()
+        is_on_device = bool(
+            wants_device
+            and arrays.can_choose[:num_decode].all()
+            and all(row.parameters.can_choose for row in first)
+        )
         plan = StepPlan(
             step=step,
             num_decode=num_decode,
-            records=self._records(first),
+            records=step_records(arrays, first, self._lanes, is_on_device=is_on_device),
             indices=indices,
             values=values,
             logits_slots=[row.logits_slot for row in first],
             lanes=self._lanes[: min(num_rows, self._num_live_lanes)].tolist(),
+            parameters=self._parameters(step, first),
+            is_on_device=is_on_device,
         )
         arrays.advance()
         self._opening = [(row, num_decode + offset) for offset, row in enumerate(first)]
@@ -292,9 +303,14 @@ class DeviceBatch:
         return len(self._arrays.rows)
 
     @property
+    def num_waiting_tokens(self) -> int:
+        """Prompt tokens that are in no piece yet."""
+        return self._queue.num_tokens
+
+    @property
     def is_idle(self) -> bool:
         """Whether nothing can happen before an order comes."""
-        is_waiting = self._arrays.rows or self._prefills or self._ready or self._opening
+        is_waiting = self._arrays.rows or self._queue or self._ready or self._opening
         can_resume = any(self._can_resume(row) for row in self._held)
         return not (is_waiting or self._in_flight or self._num_chunks_out or can_resume)
 
@@ -304,17 +320,12 @@ class DeviceBatch:
         row = self._rows.get(slot)
         return row if row is not None and row.epoch == epoch else None
 
-    def _records(self, first: list[DeviceRow]) -> NDArray[np.void]:
-        arrays, num_decode = self._arrays, len(self._arrays.rows)
-        records = np.zeros(num_decode + len(first), HEADER_DTYPE)
-        records[:num_decode] = arrays.headers[:num_decode]
-        records["position"][:num_decode] = arrays.positions[:num_decode]
-        records["position"][:num_decode] += 1
-        for offset, row in enumerate(first):
-            record = (row.slot, 0, row.epoch, row.num_tokens, row.detokenizer, 0)
-            records[num_decode + offset] = record
-        records["lane"] = self._lanes[: len(records)]
-        return records
+    def _parameters(self, step: int, first: list[DeviceRow]) -> NDArray[np.int32] | None:
+        """Of all rows, if they are not those of the step before."""
+        if not (self._arrays.is_changed or first or self._had_first):
+            return None
+        self._arrays.is_changed, self._had_first = False, bool(first)
+        return step_parameters(self._arrays, first, step)
 
     def _run_opened(self) -> None:
         """Rows whose first token the last step chooses are decoded from now on."""
@@ -371,6 +382,7 @@ class DeviceBatch:
         elif row in self._ready:
             self._ready.remove(row)
             self._free_slots.append(row.logits_slot)
+        self._queue.discard(row)
         row.phase = Phase.GONE
         if self._rows.get(row.slot) is row:
             del self._rows[row.slot]

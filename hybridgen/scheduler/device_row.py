@@ -9,6 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hybridgen.scheduler.batch_row import Phase
+from hybridgen.scheduler.row_parameters import NO_PARAMETERS, RowParameters
+
+#: Chunks of a piece that do not begin their prompts; each reads its KV again on its own.
+MAX_CONTINUED = 4
 
 
 @dataclasses.dataclass(eq=False, slots=True)
@@ -28,6 +32,7 @@ class DeviceRow:
     position: int = 0  # while HELD: of the newest token
     last_id: int = -1  # while HELD: the newest token, -1 while the samplers have not said it
     origin: int = -1  # while HELD without last_id: its row in the step that tells it
+    parameters: RowParameters = NO_PARAMETERS
 
     @property
     def key(self) -> tuple[int, int]:
@@ -36,7 +41,10 @@ class DeviceRow:
 
 
 class DeviceChunk(NamedTuple):
-    """Tokens ``start`` … ``stop - 1`` of a row, to be computed at these positions."""
+    """Tokens ``start`` … ``stop - 1`` of a row, to be computed at these positions.
+
+    A list of chunks of different rows is a *piece*: what the device computes at once.
+    """
 
     slot: int
     epoch: int
@@ -45,6 +53,11 @@ class DeviceChunk(NamedTuple):
     blocks: NDArray[np.int32]  # (w,) block table from position 0
     logits_slot: int  # device buffer for the last position's logits; -1: they are not wanted
     row: DeviceRow
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens to compute."""
+        return self.stop - self.start
 
     @property
     def is_last(self) -> bool:
@@ -63,6 +76,8 @@ class StepPlan(NamedTuple):
         values: int32[k], what to write there.
         logits_slots: where the logits of the rows behind num_decode lie.
         lanes: samplers that have a row.
+        parameters: int32[num_rows, 8] of all rows (``row_parameters``); None: as before.
+        is_on_device: the device chooses the tokens of all rows, and goes on with them.
     """
 
     step: int
@@ -72,6 +87,8 @@ class StepPlan(NamedTuple):
     values: NDArray[np.int32]
     logits_slots: list[int]
     lanes: list[int]
+    parameters: NDArray[np.int32] | None = None
+    is_on_device: bool = False
 
     @property
     def num_rows(self) -> int:

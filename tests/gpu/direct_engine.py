@@ -15,6 +15,7 @@ from hybridgen.models.cuda.layers import Layers, Rope, TorchLayers
 from hybridgen.models.cuda.memory_plan import EngineShape
 from hybridgen.models.cuda.triton_layers import TritonLayers
 from hybridgen.models.cuda.weights import load_device_weights
+from hybridgen.models.device_engine import PromptChunk
 
 DEVICE = torch.device("cuda")
 
@@ -28,20 +29,29 @@ def make_engine(
     max_rows: int = 4,
     num_blocks: int = 40,
     hand_off: str = "auto",
+    max_chunk: int = 64,
+    is_int8: bool = False,
 ) -> CudaEngine:
-    shape = EngineShape(max_rows, config.max_position, 64, 4, 16, dtype.itemsize)
-    weights = load_device_weights(config, tensors, dtype, DEVICE, lambda _: None)
+    shape = EngineShape(
+        max_rows, config.max_position, max_chunk, 4, 16, dtype.itemsize, is_int8=is_int8
+    )
+    weights = load_device_weights(config, tensors, dtype, DEVICE, lambda _: None, is_int8=is_int8)
     return CudaEngine(
-        config, weights, shape, num_blocks, layers_of(config, dtype, kind),
+        config, weights, shape, num_blocks, layers_of(config, dtype, kind, shape),
         hand_off=hand_off,
     )  # fmt: skip
 
 
-def layers_of(config: ModelConfig, dtype: torch.dtype, kind: str) -> Callable[[Rope, bool], Layers]:
+def layers_of(
+    config: ModelConfig, dtype: torch.dtype, kind: str, shape: EngineShape
+) -> Callable[[Rope, bool], Layers]:
     def make(rope: Rope, is_prefill: bool) -> Layers:
         if kind == "torch":
             return TorchLayers(config.num_heads, rope)
-        return TritonLayers(config, rope, batch_buckets(64), dtype, is_chained=not is_prefill)
+        return TritonLayers(
+            config, rope, batch_buckets(shape.max_chunk), dtype,
+            is_int8=shape.is_int8, is_chained=not is_prefill,
+        )  # fmt: skip
 
     return make
 
@@ -58,12 +68,18 @@ class DirectEngine:
     ) -> np.ndarray:
         for start, stop in pairwise([0, *cuts, len(ids)]):
             slot = 0 if stop == len(ids) else -1
-            piece = self.engine.prefill(ids[start:stop], start, blocks, slot)
-            while piece.advance():
-                pass
-            torch.cuda.synchronize()
-            assert piece.is_done()
+            self.prefill_piece([PromptChunk(ids[start:stop], start, blocks, slot)])
         return self.engine._prefiller.logits[0, : self.engine.vocab_size].cpu().numpy()
+
+    def prefill_piece(self, chunks: list[PromptChunk]) -> np.ndarray:
+        """[num_logits_slots, vocab_size] behind it."""
+        piece = self.engine.prefill(chunks)
+        while piece.advance(3):
+            pass
+        torch.cuda.synchronize()
+        assert piece.is_done()
+        assert piece.device_ms() > 0.0
+        return self.engine._prefiller.logits[:, : self.engine.vocab_size].cpu().numpy()
 
     def decode(self, ids: np.ndarray, positions: np.ndarray, tables: np.ndarray) -> np.ndarray:
         """One step of these rows, everything written from the host."""
@@ -78,9 +94,10 @@ class DirectEngine:
 
     def step(self, num_rows: int) -> np.ndarray:
         """One step from what is on the device."""
-        self.engine.forward(num_rows)
+        with torch.cuda.stream(self.engine.stream):
+            self.engine._decoder.replay(num_rows, 0)
         torch.cuda.synchronize()
-        logits = self.engine._decoder.logits[:num_rows, : self.engine.vocab_size]
+        logits = self.engine._decoder.logits(0)[:num_rows, : self.engine.vocab_size]
         return logits.cpu().numpy()
 
     def idle(self, num_rows: int) -> None:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import struct
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hybridgen.errors import InternalError, SegmentMismatch
+from hybridgen.ipc import _native
 from hybridgen.ipc.header import read_geometry
-from hybridgen.ipc.logit_ring import POISON, LogitRing, RowHeader, SegmentKind
+from hybridgen.ipc.logit_ring import POISON, Cut, CutState, LogitRing, RowHeader, SegmentKind
 from hybridgen.ipc.sampled_ring import SampledRing
 
 U32, U64 = st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1)
-ROWS = st.lists(st.builds(RowHeader, U32, U32, U64, U64, U32), max_size=4)
+ROWS = st.lists(st.builds(RowHeader, U32, U32, U64, U64, U32, U32), max_size=4)
+CUT = Cut(CutState.CANDIDATES, -1, 3.0, 1.5, 0.25, 2.0, 7, (1.5, 3.0), (4, 9))
 
 
 @given(ROWS, st.integers(1, 2**50))
@@ -88,3 +92,62 @@ def test_another_segment_and_a_crooked_geometry_are_refused() -> None:
     geometry[64] = 99  # depth: more steps than bytes
     with pytest.raises(SegmentMismatch, match="size"):
         LogitRing(geometry)
+    ring = LogitRing.in_memory(2, 2, 16, cut_capacity=8)
+    with pytest.raises(SegmentMismatch, match="size"):  # the last cut is missing
+        LogitRing(memoryview(ring.buf)[:-8])
+
+
+def test_cuts_stand_behind_the_rows_one_per_row_and_step() -> None:
+    ring = LogitRing.in_memory(3, 2, 20, 1, 16)
+    assert ring.cut_offset == ring.data_offset + 3 * 2 * ring.row_bytes
+    assert ring.cut_bytes == 64 + 16 * 8
+    starts = sorted(
+        ring.cut_offset_of(step) + row * ring.cut_bytes for step in (1, 2, 3) for row in (0, 1)
+    )
+    assert starts == [ring.cut_offset + i * ring.cut_bytes for i in range(6)]
+    assert len(memoryview(ring.buf)) == starts[-1] + ring.cut_bytes
+    assert ring.cut_offset_of(4) == ring.cut_offset_of(1)
+
+
+def test_a_cut_is_written_as_native_code_reads_it() -> None:
+    ring = LogitRing.in_memory(3, 2, 20, 1, 16)
+    ring.write_cut(7, 1, CUT)
+    start = ring.cut_offset_of(7) + ring.cut_bytes
+    layout = _native.layout()
+    head = {
+        "state": ("I", CutState.CANDIDATES),
+        "count": ("I", 2),
+        "token_id": ("i", -1),
+        "top": ("f", 3.0),
+        "threshold": ("f", 1.5),
+        "scale": ("f", 0.25),
+        "total": ("d", 2.0),
+        "step": ("Q", 7),
+    }
+    for name, (code, value) in head.items():
+        assert struct.unpack_from(code, ring.buf, start + layout[f"hg_cut.{name}"]) == (value,)
+    assert struct.unpack_from("2f", ring.buf, start + 64) == (1.5, 3.0)
+    assert struct.unpack_from("2i", ring.buf, start + 64 + 16 * 4) == (4, 9)
+
+
+def test_a_cut_that_does_not_fit_is_refused() -> None:
+    ring = LogitRing.in_memory(2, 2, 20, 1, 8)
+    too_many = CUT._replace(ids=range(9), values=[0.0] * 9)
+    for row, cut in ((2, CUT), (0, too_many), (0, CUT._replace(ids=(4,)))):
+        with pytest.raises(InternalError, match="does not fit"):
+            ring.write_cut(1, row, cut)
+    with pytest.raises(InternalError, match="by the eight"):
+        LogitRing.make_geometry(2, 2, 20, 1, 12)
+
+
+def test_complete_rows_are_awaited_apart_from_the_step_itself() -> None:
+    ring = LogitRing.in_memory(2, 2, 16, 1, 8)
+    ring.write_rows(1, [])
+    _native.store(ring.buf, ring.ready_offset(1), 1)
+    assert ring.is_ready(1)
+    assert not ring.wait_whole(1, 0, 500)
+    _native.store(ring.buf, ring.whole_offset(1), 1)
+    assert ring.wait_whole(1, 0, 10_000_000)
+    assert not ring.wait_whole(3, 0, 500)  # the same place, another step
+    ring.publish(2)
+    assert ring.wait_whole(2, 0, 10_000_000)

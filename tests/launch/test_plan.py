@@ -147,6 +147,8 @@ def test_a_device_gets_a_deeper_ring_and_counts_its_own_blocks() -> None:
     assert plan.config.device.device == "cuda"
     assert (plan.num_kv_blocks, plan.config.device.num_kv_blocks) == (0, 0)
     assert plan.geometry.ring_depth == 3
+    assert plan.geometry.cut_capacity == 512
+    assert plan_of(model=real_model()).geometry.cut_capacity == 0
     sizes = {segment.name: segment.size_bytes for segment in plan.segments}
     on_cpu = {segment.name: segment.size_bytes for segment in plan_of(model=real_model()).segments}
     assert sizes["logits"] > 1.4 * on_cpu["logits"]
@@ -164,6 +166,8 @@ def test_blocks_asked_for_on_a_device_must_hold_one_context() -> None:
         ({"device": "cuda"}, "mock"),
         ({"dtype": "float16"}, "float16"),
         ({"load_format": "dummy"}, "dummy"),
+        ({"quantize_weights": 8}, "quantized"),
+        ({"quantize_weights": 8, "device": "cpu"}, "16 on the CPU"),
     ],
 )
 def test_what_the_chosen_device_cannot_do_is_refused(options: dict[str, Any], what: str) -> None:

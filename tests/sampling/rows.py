@@ -10,7 +10,6 @@ import numpy.typing as npt
 
 from hybridgen.request import SamplingParams
 from hybridgen.sampling import _native, parameters, reference
-from hybridgen.sampling.rng import uniform
 
 VARIANTS = range(len(_native.variants()))
 
@@ -42,16 +41,11 @@ class Row:
             self.logits, self.params, self.eos_ids, self.history, self.prompt_len
         )
 
-    def distribution(self) -> reference.Distribution:
+    def probabilities(self) -> npt.NDArray[np.float64]:
+        """Of every id, by the oracle."""
         z = reference.adjust(self.logits, self.params, self.eos_ids, self.history, self.prompt_len)
-        return reference.distribution(z, self.params)
-
-    def is_close(self, token_id: int) -> bool:
-        """Is the kernel's other answer explained by rounding at a boundary?"""
-        if self.params.temperature < 1e-5:
-            return False
-        u = uniform(self.params.seed or 0, len(self.history))
-        return self.distribution().accepts(token_id, u)
+        weight = reference.kept_weights(z, self.params)
+        return weight / weight.sum()
 
 
 def random_logits(rng: np.random.Generator, vocab_size: int) -> Floats:

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hybridgen.ipc.logit_ring import LogitRing, RowHeader
+from hybridgen.ipc import _native as _native_ipc
+from hybridgen.ipc.logit_ring import Cut, LogitRing, RowHeader
 from hybridgen.ipc.logprob_ring import LogprobRing
 from hybridgen.ipc.sampled_ring import SampledRing
 from hybridgen.ipc.slot_table import Finish, SlotTable, SlotWord, unpack_finish
@@ -22,8 +23,8 @@ EOS = 2
 class Segments:
     """Segments of 8 slots, 6 rows a step, 3 steps deep."""
 
-    def __init__(self, num_lanes: int = 1) -> None:
-        self.logits = LogitRing.in_memory(3, 6, VOCAB, num_lanes)
+    def __init__(self, num_lanes: int = 1, cut_capacity: int = 0, vocab_size: int = VOCAB) -> None:
+        self.logits = LogitRing.in_memory(3, 6, vocab_size, num_lanes, cut_capacity)
         self.sampled = SampledRing.in_memory(3, 6, num_lanes)
         self.slots = SlotTable.in_memory(8, MAX_MODEL_LEN)
         self.tokens = TokenStore.in_memory(8, MAX_MODEL_LEN)
@@ -48,16 +49,43 @@ class Segments:
     def publish(self, step: int, rows: Sequence[RowHeader], logits: np.ndarray) -> None:
         """Publish a step; ``logits`` has one row per header."""
         self.logits.write_rows(step, rows)
-        ring = np.asarray(self.logits.logits(step)).reshape(6, -1)
-        ring[: len(rows), :VOCAB] = logits
-        ring[:, VOCAB:] = np.nan  # what lies between rows must not matter
+        self.fill(step, logits)
         self.logits.publish(step)
 
+    def fill(self, step: int, logits: np.ndarray) -> None:
+        """Write complete rows; whatever else there is of them must not matter."""
+        ring = np.asarray(self.logits.logits(step)).reshape(6, -1)
+        ring[:] = np.nan
+        ring[: len(logits), : self.logits.vocab_size] = logits
+
+    def publish_cuts(self, step: int, rows: Sequence[RowHeader], cuts: Sequence[Cut]) -> None:
+        """Publish a step as a device does: its cuts are there, its complete rows are not."""
+        self.logits.write_rows(step, rows)
+        self.fill(step, np.empty((0, self.logits.vocab_size)))
+        for row, cut in enumerate(cuts):
+            self.logits.write_cut(step, row, cut)
+        _native_ipc.store(self.logits.buf, self.logits.ready_offset(step), step)
+        _native_ipc.store(self.logits.buf, self.logits.latest_offset, step)
+
+    def complete(self, step: int, logits: np.ndarray) -> None:
+        """The complete rows of a step, after its cuts."""
+        self.fill(step, logits)
+        _native_ipc.store(self.logits.buf, self.logits.whole_offset(step), step)
+
     def sample(self, step: int, lane: int = 0) -> tuple[int, int, int, int, int]:
-        """One call of the kernel."""
+        """One call of the kernel that leaves no row."""
+        *report, _num_cut, num_left = self.sample_ready(step, lane)
+        assert num_left == 0
+        return tuple(report)
+
+    def sample_ready(
+        self, step: int, lane: int = 0, is_rest: bool = False, variant: int = 0
+    ) -> tuple[int, int, int, int, int, int, int]:
+        """One call of the kernel; its report but for the rows that came too early."""
         views = (self.logits, self.sampled, self.slots, self.tokens, self.logprobs)
         buffers = [view.buf for view in views]
-        return _native.sample_step(*buffers, step, lane)
+        *report, self.num_early = _native.sample_step(*buffers, step, lane, is_rest, variant)
+        return tuple(report)
 
     def generated(self, slot: int) -> int:
         return self.slots.load(slot, SlotWord.GENERATED)

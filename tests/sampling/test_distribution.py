@@ -32,7 +32,7 @@ SETTINGS = {
 
 
 def expected(row: Row) -> np.ndarray:
-    return row.distribution().probabilities(len(row.logits)) * NUM_DRAWS
+    return row.probabilities() * NUM_DRAWS
 
 
 def chi_square(counts: np.ndarray, wanted: np.ndarray) -> tuple[float, float]:

@@ -117,6 +117,15 @@ def test_min_p_keeps_tokens_at_least_that_fraction_as_likely_as_the_top():
     assert drawn(Row(row, SamplingParams(min_p=1.0))) == {0}
 
 
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_min_p_may_drop_tokens_that_top_p_alone_would_need(variant):
+    # The many tokens that min_p leaves weigh less together than top_p asks for: all are kept.
+    row = logits(*[0.0, 0.0, -2.0] * 1000)
+    for seed in range(20):
+        one = Row(row, SamplingParams(top_p=0.999, min_p=0.2, seed=seed))
+        assert one.token(variant) == one.oracle().token_id
+
+
 def test_repetition_penalty_divides_positive_and_multiplies_negative_logits():
     params = msgspec.structs.replace(GREEDY, repetition_penalty=2.0)
     assert Row(logits(3, 2, -1), params, history=[0], prompt_len=1).token() == 1

@@ -96,13 +96,13 @@ class Stage:
             self.device.steps.append(plan)
 
     def prefill(self) -> None:
-        chunk = self.batch.next_prefill(self.random.randint(1, 9))
-        if chunk is not None:
-            self.device.chunks.append(chunk)
+        piece = self.batch.next_prefill(self.random.randint(1, 30))
+        if piece:
+            self.device.pieces.append(piece)
 
-    def run_chunk(self) -> None:
-        if self.device.chunks:
-            self.batch.prefill_done(self.device.run_chunk())
+    def run_piece(self) -> None:
+        if self.device.pieces:
+            self.batch.prefill_done(self.device.run_piece())
 
     def run_step(self) -> None:
         if self.device.steps:
@@ -127,7 +127,7 @@ class Stage:
             self.done.append(self.device.texts[key])
 
     def turn(self, can_join: bool = True) -> None:
-        choices = [self.prefill, self.run_chunk, self.run_step, self.plan, self.read_report]
+        choices = [self.prefill, self.run_piece, self.run_step, self.plan, self.read_report]
         if can_join:
             choices += [self.join, self.join]
             if self.random.random() < 0.05:
@@ -168,8 +168,8 @@ def opened(batch: DeviceBatch, *rows: JoinBatch) -> DeviceBatch:
     """With the rows' prompts in, and step 1 planned, which chooses their first tokens."""
     for row in rows:
         batch.join(row)
-    while (chunk := batch.next_prefill(100)) is not None:
-        batch.prefill_done(chunk)
+    while piece := batch.next_prefill(100):
+        batch.prefill_done(piece)
     plan = batch.plan_step(1)
     assert plan is not None
     assert (plan.num_decode, plan.num_rows) == (0, len(rows))
@@ -269,21 +269,53 @@ def test_a_prompt_waits_for_a_buffer_for_its_logits():
     batch = DeviceBatch(max_rows=4, block_size=4, max_model_len=64, num_lanes=1, num_logits_slots=1)
     batch.join(join(0, 3, [0]))
     batch.join(join(1, 3, [1]))
-    chunk = batch.next_prefill(8)
-    assert chunk is not None
-    assert batch.next_prefill(8) is None
-    batch.prefill_done(chunk)
+    piece = batch.next_prefill(8)
+    assert [chunk.slot for chunk in piece] == [0]
+    assert batch.next_prefill(8) == []
+    batch.prefill_done(piece)
     assert batch.plan_step(1) is not None
-    assert batch.next_prefill(8) is None
+    assert batch.next_prefill(8) == []
     answer(batch, 1, 0)
-    assert batch.next_prefill(8) is not None
+    assert [chunk.slot for chunk in batch.next_prefill(8)] == [1]
+
+
+def test_a_piece_holds_chunks_of_several_rows_and_all_their_logits():
+    batch = make()
+    for slot in range(3):
+        batch.join(join(slot, 3 + slot, [2 * slot, 2 * slot + 1]))
+    assert batch.num_waiting_tokens == 3 + 4 + 5
+    piece = batch.next_prefill(8)
+    assert [(c.slot, c.start, c.stop, c.is_last) for c in piece] == [
+        (0, 0, 3, True),
+        (1, 0, 4, True),
+    ]
+    assert batch.num_waiting_tokens == 5
+    assert len({c.logits_slot for c in piece}) == 2
+    batch.prefill_done(piece)
+    plan = batch.plan_step(1)
+    assert plan is not None
+    assert plan.logits_slots == [c.logits_slot for c in piece]
+    assert [event.slot for event in report(batch).prefilled] == [0, 1]
+
+
+def test_a_row_that_leaves_before_its_turn_is_in_no_piece():
+    batch = make()
+    batch.join(join(0, 3, [0]))
+    batch.join(join(1, 4, [1]))
+    batch.retire(RetireSlot(0, 1))
+    assert batch.num_waiting_tokens == 4
+    assert [chunk.slot for chunk in batch.next_prefill(8)] == [1]
+    assert report(batch).retired == [SlotEvent(0, 1)]
 
 
 def test_a_prompt_longer_than_a_piece_is_given_out_in_order_and_in_turns():
     batch = make()
     batch.join(join(0, 10, [0, 1, 2]))
     batch.join(join(1, 3, [3]))
-    chunks = [batch.next_prefill(4) for _ in range(4)]
-    assert [(c.slot, c.start, c.stop, c.is_last) for c in chunks if c] == [
-        (0, 0, 4, False), (1, 0, 3, True), (0, 4, 8, False), (0, 8, 10, True),
-    ]  # fmt: skip
+    pieces = [batch.next_prefill(4) for _ in range(4)]
+    assert [[(c.slot, c.start, c.stop, c.is_last) for c in piece] for piece in pieces] == [
+        [(0, 0, 4, False)],
+        [(1, 0, 3, True), (0, 4, 5, False)],
+        [(0, 5, 9, False)],
+        [(0, 9, 10, True)],
+    ]

@@ -237,5 +237,5 @@ def test_records_are_the_bytes_of_the_headers() -> None:
     batch.apply_arrays(np.array([1, 2], np.int32), np.zeros(2, np.uint32))
     again = batch.row_headers()
     for record, header in zip(records.tolist(), again, strict=True):
-        slot, lane, epoch, position, detokenizer, _ = record
-        assert (slot, lane, epoch, position + 1, detokenizer) == tuple(header)
+        slot, lane, epoch, position, detokenizer, flags = record
+        assert (slot, lane, epoch, position + 1, detokenizer, flags) == tuple(header)

@@ -62,12 +62,17 @@ class SimulatedDevice:
         self.texts: dict[tuple[int, int], Text] = {}
         self.first_logits: dict[int, list[int]] = {}  # logits slot → the text that they follow
         self.steps: collections.deque[StepPlan] = collections.deque()
-        self.chunks: collections.deque[DeviceChunk] = collections.deque()
+        self.pieces: collections.deque[list[DeviceChunk]] = collections.deque()
         self.results: list[tuple[int, int]] = []
 
-    def run_chunk(self) -> DeviceChunk:
+    def run_piece(self) -> list[DeviceChunk]:
         """Compute the oldest piece of prefill."""
-        chunk = self.chunks.popleft()
+        piece = self.pieces.popleft()
+        for chunk in piece:
+            self._run_chunk(chunk)
+        return piece
+
+    def _run_chunk(self, chunk: DeviceChunk) -> None:
         key = chunk.row.key
         for position in range(chunk.start, chunk.stop):
             token_id = self.texts[key].ids[position]
@@ -76,7 +81,6 @@ class SimulatedDevice:
             )
         if chunk.is_last:
             self.first_logits[chunk.logits_slot] = self._read(key, chunk.blocks, chunk.stop)
-        return chunk
 
     def run_step(self) -> tuple[StepPlan, list[tuple[int, int]]]:
         """Compute the oldest step on the results of the one before, and sample its rows."""

@@ -72,12 +72,14 @@ class Workplace:
         num_lanes: int = 2,
         max_model_len: int = 256,
         ring_depth: int = RING_DEPTH,
+        cut_capacity: int = 0,
     ) -> None:
         self.config = config
         self.runtime_dir = RuntimeDir.create(path, "test")
         self.endpoints = Endpoints(self.runtime_dir.path)
         self.num_lanes = num_lanes
         self.ring_depth = ring_depth
+        self.cut_capacity = cut_capacity
         self.names = [name for name in NAMES if name != "sampler-1" or num_lanes > 1]
         self._segments = {
             "slots": _create(SlotTable, SegmentKind.SLOTS, (NUM_SLOTS,), (max_model_len,)),
@@ -239,8 +241,8 @@ class Workplace:
         lanes = (self.num_lanes,)
         self._segments["logits"] = Segment.create(
             SegmentKind.LOGITS,
-            LogitRing.size_bytes(*shape, VOCAB_SIZE),
-            LogitRing.make_geometry(*shape, VOCAB_SIZE, self.num_lanes),
+            LogitRing.size_bytes(*shape, VOCAB_SIZE, self.cut_capacity),
+            LogitRing.make_geometry(*shape, VOCAB_SIZE, self.num_lanes, self.cut_capacity),
             INSTANCE,
             epoch,
         )

@@ -5,18 +5,24 @@ from __future__ import annotations
 import torch
 
 from hybridgen.scheduler.device_row import StateLayout
+from hybridgen.scheduler.row_parameters import PARAMETER_WORDS
 
 #: int32 words of a struct hg_sampled (ipc/layout.h); the first is the token id.
 RESULT_WORDS = 4
 
 
 class BatchState:
-    """The state vector of ``StateLayout`` and the samplers' answers to the step before.
+    """The state vector of ``StateLayout``, and what the device itself chose in the step before.
 
     Args:
         layout: of the vector.
         scratch_block: where rows that are in no step may read and write.
         device: where.
+
+    Attributes:
+        results: int32[max_rows, 4], the device's own choices as records of hg_sampled.
+        ids: int32[max_rows], the tokens that the step decodes.
+        parameters: int32[max_rows, 8], how to sample each row (``row_parameters``).
     """
 
     def __init__(self, layout: StateLayout, scratch_block: int, device: torch.device) -> None:
@@ -28,6 +34,9 @@ class BatchState:
         self._origins = self.items[layout.origins : layout.tables]
         self.tables = self.items[layout.tables :].view(layout.max_rows, layout.width)
         self.ids = torch.zeros(layout.max_rows, dtype=torch.int32, device=device)
+        self.parameters = torch.zeros(
+            layout.max_rows, PARAMETER_WORDS, dtype=torch.int32, device=device
+        )
         self.reset()
 
     def reset(self) -> None:
@@ -35,13 +44,19 @@ class BatchState:
         self.positions.fill_(-1)
         self._origins.copy_(self._rows)
 
-    def begin(self, num_rows: int) -> None:
-        """ids[i] = what the samplers chose for the row where i's token comes from."""
+    def begin(self, num_rows: int, results_address: int = 0) -> None:
+        """ids[i] = what was chosen for the row where i's token comes from.
+
+        Args:
+            num_rows: rows 0 … num_rows - 1.
+            results_address: where the device finds the answers; 0: in ``results``.
+        """
         origins = self._origins[:num_rows]
         if origins.is_cuda:
             from hybridgen.models.cuda.state_kernels import begin_rows  # noqa: PLC0415  triton
 
-            begin_rows(origins, self.results, self.ids[:num_rows])
+            address = results_address or self.results.data_ptr()
+            begin_rows(origins, address, self.ids[:num_rows])
             return
         chosen = self.results[:, 0].index_select(0, origins.clamp(min=0))
         self.ids[:num_rows].copy_(torch.where(origins >= 0, chosen, -1 - origins))

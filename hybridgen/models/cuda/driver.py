@@ -15,6 +15,7 @@ from hybridgen.errors import ConfigError, InternalError
 
 _WAIT_UNTIL_AT_LEAST = 0  # CU_STREAM_WAIT_VALUE_GEQ, in cyclic order
 _WRITE_AFTER_ALL_BEFORE = 0  # CU_STREAM_WRITE_VALUE_DEFAULT: with a memory barrier before
+_NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING
 _REGISTER_FOR_DEVICE = 0x01 | 0x02  # CU_MEMHOSTREGISTER_PORTABLE | DEVICEMAP
 
 
@@ -35,6 +36,13 @@ def _checked(name: str, answer: tuple[Any, ...]) -> Any:
     if int(status) != 0:
         raise InternalError(f"{name} failed", value=str(status))
     return values[0] if values else None
+
+
+def create_stream(priority: int = 0) -> int:
+    """The handle of a stream that does not wait for the default stream."""
+    driver = _binding()
+    stream = _checked("cuStreamCreate", driver.cuStreamCreateWithPriority(_NON_BLOCKING, priority))
+    return int(stream)
 
 
 class HostRegion:
@@ -73,11 +81,11 @@ class DriverStream:
         status = driver.cuMemcpyDtoHAsync(host_address, device_address, num_bytes, self._stream)
         _checked("cuMemcpyDtoHAsync", status)
 
-    def copy_to_device(self, device_address: int, host_address: int, num_bytes: int) -> None:
-        """Registered host memory → device."""
+    def copy(self, target_address: int, source_address: int, num_bytes: int) -> None:
+        """Device → device."""
         driver = self._driver
-        status = driver.cuMemcpyHtoDAsync(device_address, host_address, num_bytes, self._stream)
-        _checked("cuMemcpyHtoDAsync", status)
+        status = driver.cuMemcpyDtoDAsync(target_address, source_address, num_bytes, self._stream)
+        _checked("cuMemcpyDtoDAsync", status)
 
     def write_word(self, device_address: int, value: int) -> None:
         """Store a 64-bit word once everything before is done and visible."""

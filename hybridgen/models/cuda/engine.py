@@ -12,24 +12,23 @@ from hybridgen.errors import InternalError
 from hybridgen.ipc.logit_ring import LogitRing
 from hybridgen.ipc.sampled_ring import SampledRing
 from hybridgen.models.config import ModelConfig
-from hybridgen.models.cuda.batch_state import RESULT_WORDS, BatchState
+from hybridgen.models.cuda.batch_state import BatchState
 from hybridgen.models.cuda.decoder import Decoder
 from hybridgen.models.cuda.device_model import DeviceModel
-from hybridgen.models.cuda.driver import DriverStream
 from hybridgen.models.cuda.hand_off import RingRegions, choose_hand_off
 from hybridgen.models.cuda.layers import Layers, Rope
 from hybridgen.models.cuda.memory_plan import EngineShape
+from hybridgen.models.cuda.outlet import Outlet
 from hybridgen.models.cuda.prefill import Prefiller, PrefillPiece
-from hybridgen.models.cuda.state_writer import StateWriter
+from hybridgen.models.cuda.state_writer import ParameterWriter, StateWriter
 from hybridgen.models.cuda.streams import is_through, make_stream
 from hybridgen.models.cuda.weights import DeviceWeights
-from hybridgen.models.device_engine import HandOff
+from hybridgen.models.device_engine import HandOff, Output, PromptChunk
 from hybridgen.models.engine import IntArray
 from hybridgen.models.kernels.paged_cache import PagedCache
 from hybridgen.models.rope import build_rope_table
 from hybridgen.scheduler.device_row import StateLayout
 
-_FLOAT_BYTES = 4
 _LINE_FLOATS = 16  # rows of the ring are whole cache lines
 
 
@@ -63,12 +62,11 @@ class CudaEngine:
         self.num_logits_slots = shape.num_logits_slots
         self.max_chunk = shape.max_chunk
         self._wanted_hand_off = hand_off
-        self._regions: RingRegions | None = None
+        self._outlet: Outlet | None = None
         # Prefill goes first: the kernels of a decode step follow each other without a gap, and
         # whoever computes prefill beside it bounds how much.
         self.stream = make_stream(device)
         prefill_stream = make_stream(device, priority=-1)
-        self._driver_stream = DriverStream(self.stream.cuda_stream)
         self._row_floats = -(-config.vocab_size // _LINE_FLOATS) * _LINE_FLOATS
         self.caches = _make_caches(config, shape, num_blocks + 1, weights.embedding)
         table = build_rope_table(config, shape.max_model_len)
@@ -80,12 +78,14 @@ class CudaEngine:
         layout = StateLayout(shape.max_rows, shape.table_width)
         self._state = BatchState(layout, num_blocks, device)
         self._writer = StateWriter(self._state.items)
+        self._parameter_writer = ParameterWriter(self._state.parameters)
         self._decoder = Decoder(model, self._state, make_layers(rope, False), self._row_floats)
         self._prefiller = Prefiller(
             model, shape, make_layers(rope, True), self._row_floats, prefill_stream
         )
         torch.cuda.synchronize(device)
         self._decoder.capture(self.stream)
+        self._prefiller.prepare()
         self._warm_up(prefill_stream)
 
     def connect(self, ring: LogitRing, sampled: SampledRing) -> HandOff:
@@ -97,47 +97,48 @@ class CudaEngine:
                 value=f"{ring.max_rows} rows of {ring.row_floats}",
                 limit=f"{layout.max_rows} rows of {self._row_floats}",
             )
-        self._regions = RingRegions(ring, sampled)
-        return choose_hand_off(self._regions, self.stream, self._wanted_hand_off)
+        regions = RingRegions(ring, sampled)
+        self._outlet = Outlet(self._decoder, self._prefiller, self._state, regions, self.stream)
+        hand_off = choose_hand_off(regions, self.stream, self._wanted_hand_off)
+        if hand_off.has_cuts and ring.cut_capacity:
+            self._outlet.prepare_cuts()
+        return hand_off
 
     def apply(self, indices: npt.NDArray[np.int64], values: IntArray) -> None:
         """See ``DeviceEngine``."""
         with torch.cuda.stream(self.stream):
             self._writer.write(indices, values, self.stream)
 
-    def take_results(self, step: int, num_rows: int) -> None:
+    def set_parameters(self, words: IntArray) -> None:
         """See ``DeviceEngine``."""
-        regions = self._connected()
-        self._driver_stream.copy_to_device(
-            self._state.results.data_ptr(),
-            regions.sampled_region.host_address + regions.sampled.result_offset(step),
-            num_rows * RESULT_WORDS * 4,
-        )
+        self._parameter_writer.write(words, self.stream)
 
-    def forward(self, num_rows: int) -> None:
+    def forward(self, num_rows: int, step: int, answered: int) -> None:
         """See ``DeviceEngine``."""
+        outlet = self._connected()
+        outlet.reserve(step)
         with torch.cuda.stream(self.stream):
-            self._decoder.replay(num_rows)
+            self._decoder.replay(num_rows, step, outlet.answers_address(answered))
 
-    def emit(self, step: int, num_decode: int, logits_slots: Sequence[int]) -> None:
+    def emit(self, step: int, num_decode: int, logits_slots: Sequence[int], output: Output) -> None:
         """See ``DeviceEngine``."""
-        regions = self._connected()
-        row_bytes = self._row_floats * _FLOAT_BYTES
-        target = regions.logits_region.host_address + regions.ring.logits_offset(step)
-        if num_decode:
-            source = self._decoder.logits.data_ptr()
-            self._driver_stream.copy_to_host(target, source, num_decode * row_bytes)
-        first = self._prefiller.logits.data_ptr()
-        for row, slot in enumerate(logits_slots, start=num_decode):
-            self._driver_stream.copy_to_host(
-                target + row * row_bytes, first + slot * row_bytes, row_bytes
-            )
+        outlet = self._connected()
+        if not num_decode:
+            outlet.reserve(step)
+        outlet.collect(step, num_decode, logits_slots)
+        num_rows = num_decode + len(logits_slots)
+        if output is Output.ROWS:
+            outlet.copy_rows(step, num_rows)
+        else:
+            outlet.cut(step, num_rows, is_choosing=output is Output.TOKENS)
 
-    def prefill(
-        self, ids: IntArray, start: int, blocks: IntArray, logits_slot: int
-    ) -> PrefillPiece:
+    def copy_rows_aside(self, step: int, num_rows: int) -> None:
         """See ``DeviceEngine``."""
-        return self._prefiller.start(ids, start, blocks, logits_slot)
+        self._connected().copy_rows_aside(step, num_rows)
+
+    def prefill(self, chunks: Sequence[PromptChunk]) -> PrefillPiece:
+        """See ``DeviceEngine``."""
+        return self._prefiller.start(chunks)
 
     def has_room(self) -> bool:
         """See ``DeviceEngine``."""
@@ -145,27 +146,41 @@ class CudaEngine:
 
     def is_quiet(self) -> bool:
         """See ``DeviceEngine``."""
-        return is_through(self.stream) and is_through(self._prefiller.stream)
+        is_outlet_quiet = self._outlet is None or self._outlet.is_quiet()
+        return is_through(self.stream) and is_through(self._prefiller.stream) and is_outlet_quiet
 
     def close(self) -> None:
         """See ``DeviceEngine``."""
         torch.cuda.synchronize()
 
-    def _connected(self) -> RingRegions:
-        if self._regions is None:
+    def _connected(self) -> Outlet:
+        if self._outlet is None:
             raise InternalError("the engine is not connected to a ring")
-        return self._regions
+        return self._outlet
 
     def _warm_up(self, stream: torch.cuda.Stream) -> None:
-        """Pieces of all sizes that matter: kernels are compiled, libraries and allocator warm."""
-        sizes = (self.max_chunk, 100, 65, 64, 33, 32, 17, 16, 9, 8, 5, 4, 3, 2, 1)
+        """Pieces of all kinds that matter: kernels are compiled, libraries and allocator warm.
+
+        As many prompts end in a piece as there can be; last come two that go on in one piece.
+        """
+        sizes = (self.max_chunk, 100, 65, 64, 63, 33, 32, 17, 16, 9, 8, 5, 4, 3, 2, 1)
+        pieces = []
         for num_tokens in (size for size in sizes if size <= self.max_chunk):
-            blocks = np.full(-(-num_tokens // self.block_size), self.num_blocks, np.int32)
-            piece = self.prefill(np.zeros(num_tokens, np.int32), 0, blocks, 0)
-            while piece.advance():
+            num_chunks = min(num_tokens, self.num_logits_slots)
+            length, num_longer = divmod(num_tokens, num_chunks)
+            pieces.append([(0, length + (slot < num_longer), slot) for slot in range(num_chunks)])
+        pieces.append([(0, 1, -1), (1, 5, 0), (16, 30, -1)])
+        for piece in pieces:
+            run = self.prefill([self._idle_chunk(*chunk) for chunk in piece])
+            while run.advance():
                 pass
             stream.synchronize()
-            piece.is_done()
+            run.is_done()
+
+    def _idle_chunk(self, start: int, stop: int, logits_slot: int) -> PromptChunk:
+        """Tokens of a prompt that is nobody's."""
+        blocks = np.full(-(-stop // self.block_size), self.num_blocks, np.int32)
+        return PromptChunk(np.zeros(stop - start, np.int32), start, blocks, logits_slot)
 
 
 def _make_caches(

@@ -51,6 +51,7 @@ class StreamHandOff:
 
     name = "stream memory operations"
     max_in_flight = 2
+    has_cuts = True
 
     def __init__(self, regions: RingRegions, stream: DriverStream) -> None:
         self._regions = regions
@@ -91,6 +92,7 @@ class HostHandOff:
 
     name = "host waits"
     max_in_flight = 1
+    has_cuts = False
 
     def __init__(self, regions: RingRegions, stream: torch.cuda.Stream) -> None:
         self._regions = regions

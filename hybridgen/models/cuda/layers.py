@@ -12,6 +12,7 @@ from typing import NamedTuple, Protocol
 import torch
 import torch.nn.functional as F  # noqa: N812  the usual name
 
+from hybridgen.models.cuda.int8_rows import dequantize_rows
 from hybridgen.models.kernels.paged_cache import PagedCache
 
 Rope = tuple[torch.Tensor, torch.Tensor]
@@ -23,6 +24,7 @@ class Projection(NamedTuple):
     Attributes:
         weight: [num_rows, size]; gated: [2 num_rows, size], gates first, and the result is
             silu(gates) · ups.
+        scales: float32 per weight row, for int8 weights.
         bias: per weight row.
         is_gated: see ``weight``.
         norm: [size], weight of a norm of x before the product.
@@ -30,6 +32,7 @@ class Projection(NamedTuple):
     """
 
     weight: torch.Tensor
+    scales: torch.Tensor | None = None
     bias: torch.Tensor | None = None
     is_gated: bool = False
     norm: torch.Tensor | None = None
@@ -69,9 +72,12 @@ class Layers(Protocol):
         qkv: torch.Tensor,
         cache: PagedCache,
         positions: torch.Tensor,
-        tables: torch.Tensor,
+        places: torch.Tensor,
     ) -> None:
-        """Rotate the queries of qkv in place; write keys and values to their blocks."""
+        """Rotate the queries and keys of qkv in place; write keys and values to their places.
+
+        A place is int32: block · block_size + offset in it.
+        """
         ...
 
 
@@ -103,7 +109,10 @@ class TorchLayers:
             wide = x.float()
             scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + projection.epsilon)
             x = (wide * scale * projection.norm.float()).to(x.dtype)
-        y = F.linear(x, projection.weight, projection.bias)
+        weight = projection.weight
+        if projection.scales is not None:
+            weight = dequantize_rows(weight, projection.scales, x.dtype)
+        y = F.linear(x, weight, projection.bias)
         if projection.is_gated:
             gate, up = y.float().chunk(2, dim=-1)
             y = (gate * torch.sigmoid(gate) * up).to(x.dtype)
@@ -118,7 +127,9 @@ class TorchLayers:
         tables: torch.Tensor,
     ) -> None:
         """See ``Layers``; reads every block of the tables, used or not."""
-        self.store(qkv, cache, positions, tables)
+        place = positions.clamp(min=0)
+        blocks = torch.gather(tables.long(), 1, (place // cache.block_size).long()[:, None])[:, 0]
+        self.store(qkv, cache, positions, blocks * cache.block_size + place % cache.block_size)
         num_rows, width = tables.shape
         num_heads, head_dim = self._num_heads, cache.head_dim
         group = num_heads // cache.num_kv_heads
@@ -140,19 +151,17 @@ class TorchLayers:
         qkv: torch.Tensor,
         cache: PagedCache,
         positions: torch.Tensor,
-        tables: torch.Tensor,
+        places: torch.Tensor,
     ) -> None:
         """See ``Layers``; idle rows write to the last block, which belongs to nobody."""
         heads = qkv.view(len(qkv), -1, cache.head_dim)
         num_turned = self._num_heads + cache.num_kv_heads
-        place = positions.clamp(min=0).long()
-        cos, sin = (table[place][:, None] for table in self._rope)
+        cos, sin = (table[positions.clamp(min=0).long()][:, None] for table in self._rope)
         first, second = heads[:, :num_turned].float().chunk(2, dim=-1)
         turned = torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
-        heads[:, : self._num_heads] = turned[:, : self._num_heads].to(qkv.dtype)
-        column = (place // cache.block_size)[:, None]
-        blocks = torch.gather(tables.long(), 1, column)[:, 0]
-        blocks = torch.where(positions >= 0, blocks, len(cache.keys) - 1)
-        offsets = place % cache.block_size
-        cache.keys[blocks, :, offsets] = turned[:, self._num_heads :].to(cache.keys.dtype)
+        heads[:, :num_turned] = turned.to(qkv.dtype)
+        is_idle = positions < 0
+        blocks = (places.long() // cache.block_size).masked_fill(is_idle, len(cache.keys) - 1)
+        offsets = (places.long() % cache.block_size).masked_fill(is_idle, 0)
+        cache.keys[blocks, :, offsets] = heads[:, self._num_heads : num_turned].to(cache.keys.dtype)
         cache.values[blocks, :, offsets] = heads[:, num_turned:].to(cache.values.dtype)

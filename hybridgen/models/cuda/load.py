@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection
 
 import torch
 
@@ -33,13 +34,25 @@ TORCH_DTYPES = {
 }
 #: Tokens of one piece of prefill: enough for products at full speed.
 MAX_CHUNK = 2048
-NUM_LOGITS_SLOTS = 16
+#: Prompts of 32 tokens fill a piece with as many.
+NUM_LOGITS_SLOTS = 64
 #: Share of a start after which the weights are on the device.
 _PREPARED, _LOADED = 0.5, 0.9
 
 
-def load_cuda_engine(info: ModelInfo, config: Config, on_progress: Progress) -> CudaEngine:
+def load_cuda_engine(
+    info: ModelInfo,
+    config: Config,
+    on_progress: Progress,
+    loading_cpus: Collection[int] = (),
+) -> CudaEngine:
     """Load the model, its KV cache and its graphs onto the first visible device.
+
+    Args:
+        info: the model.
+        config: resolved.
+        on_progress: called with the share done and what is being done.
+        loading_cpus: for the threads that read the weights; empty means those of this process.
 
     Raises:
         ConfigError: there is no CUDA device.
@@ -56,12 +69,20 @@ def load_cuda_engine(info: ModelInfo, config: Config, on_progress: Progress) -> 
     dtype = TORCH_DTYPES[config.model.dtype]
     shape = engine_shape(info, config, dtype)
     plan = plan_for_device(info, config, shape, device)
-    weights = _load(info, config, dtype, device, on_progress)
+    weights = _load(info, config, dtype, device, on_progress, loading_cpus=loading_cpus)
+    torch.cuda.empty_cache()  # what loading used beside the weights is the KV cache's now
     on_progress(_LOADED, "making graphs")
 
     def make_layers(rope: Rope, is_prefill: bool) -> Layers:
         row_counts = batch_buckets(shape.max_chunk if is_prefill else shape.max_rows)
-        return TritonLayers(info.config, rope, row_counts, dtype, is_chained=not is_prefill)
+        return TritonLayers(
+            info.config,
+            rope,
+            row_counts,
+            dtype,
+            is_int8=shape.is_int8,
+            is_chained=not is_prefill,
+        )
 
     engine = CudaEngine(
         info.config,
@@ -85,6 +106,7 @@ def engine_shape(info: ModelInfo, config: Config, dtype: torch.dtype) -> EngineS
         num_logits_slots=NUM_LOGITS_SLOTS,
         block_size=config.device.block_size,
         element_bytes=dtype.itemsize,
+        is_int8=_is_int8(config),
     )
 
 
@@ -116,9 +138,11 @@ def _load(
     dtype: torch.dtype,
     device: torch.device,
     on_progress: Progress,
+    *,
+    loading_cpus: Collection[int],
 ) -> DeviceWeights:
     if info.kind == "dummy":
-        return random_device_weights(info.config, dtype, device)
+        return random_device_weights(info.config, dtype, device, is_int8=_is_int8(config))
     # fp16 has not the range of bf16: it is made from the full precision, on the way.
     stored: DtypeName = "bfloat16" if dtype == torch.bfloat16 else "float32"
     path = prepare_weights(
@@ -131,4 +155,16 @@ def _load(
     def on_loaded(share: float) -> None:
         on_progress(_PREPARED + share * (_LOADED - _PREPARED), "loading weights")
 
-    return load_device_weights(info.config, load_weights(path), dtype, device, on_loaded)
+    return load_device_weights(
+        info.config,
+        load_weights(path),
+        dtype,
+        device,
+        on_loaded,
+        is_int8=_is_int8(config),
+        loading_cpus=loading_cpus,
+    )
+
+
+def _is_int8(config: Config) -> bool:
+    return config.device.quantize_weights == 8

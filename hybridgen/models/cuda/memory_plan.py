@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 from hybridgen.errors import OutOfDeviceMemory
 from hybridgen.models.config import ModelConfig
+from hybridgen.models.kernels.linear_choice import MAX_DEQUANTIZED, MAX_INT8_DOT_TOKENS
 
 #: Graphs, libraries, compiled kernels, and what the allocator cannot use.
 RESERVE_BYTES = 1 << 30
@@ -22,6 +24,7 @@ class EngineShape(NamedTuple):
         num_logits_slots: buffers for first logits.
         block_size: tokens of a KV block.
         element_bytes: of weights, activations and KV.
+        is_int8: matrices are INT8, all but the embedding.
     """
 
     max_rows: int
@@ -30,6 +33,7 @@ class EngineShape(NamedTuple):
     num_logits_slots: int
     block_size: int
     element_bytes: int
+    is_int8: bool = False
 
     @property
     def table_width(self) -> int:
@@ -81,7 +85,7 @@ def plan_memory(
     Raises:
         OutOfDeviceMemory: with what is needed, what there is, and for what.
     """
-    weight_bytes = config.num_parameters * shape.element_bytes
+    weight_bytes = bytes_of_weights(config, shape.element_bytes, is_int8=shape.is_int8)
     workspace_bytes = _workspace_bytes(config, shape)
     block_bytes = shape.block_size * config.kv_bytes_per_token(shape.element_bytes)
     have = min(int(total_bytes * share), free_bytes)
@@ -111,19 +115,51 @@ def plan_memory(
     )
 
 
+def bytes_of_weights(config: ModelConfig, element_bytes: int, *, is_int8: bool = False) -> int:
+    """All weights on the device.
+
+    INT8: a matrix takes a byte per weight and four per row, for the scale; the embedding and
+    biases stay as they are. A tied output matrix is an INT8 copy of the embedding then. Norms are
+    float32.
+    """
+    total = 0
+    for name, shape in config.weight_shapes().items():
+        if "norm" in name:
+            total += 4 * math.prod(shape)
+        elif is_int8 and len(shape) == 2 and name != "model.embed_tokens.weight":
+            total += shape[0] * (shape[1] + 4)
+        else:
+            total += math.prod(shape) * element_bytes
+    if is_int8 and config.is_embedding_tied:
+        total += config.vocab_size * (config.hidden_size + 4)
+    return total
+
+
 def _workspace_bytes(config: ModelConfig, shape: EngineShape) -> int:
     """Buffers of the decode step and of prefill; what kernels need for partial results."""
     qkv = config.q_size + 2 * config.kv_size
     per_token = 2 * config.hidden_size + qkv + config.q_size + 3 * config.intermediate_size
     activations = (shape.max_rows + shape.max_chunk) * per_token * shape.element_bytes
-    logits = (shape.max_rows + shape.num_logits_slots) * 4 * config.vocab_size
+    logits = 2 * (shape.max_rows + shape.num_logits_slots) * 4 * config.vocab_size
     context = shape.table_width * shape.block_size
     gathered = 2 * context * config.kv_size * shape.element_bytes
     attended = 2 * shape.max_chunk * config.q_size * shape.element_bytes
     rope = 2 * 4 * shape.max_model_len * config.head_dim // 2
     state = 4 * shape.max_rows * (2 + shape.table_width)
     partials = 64 << 20
-    return activations + logits + gathered + attended + rope + state + partials
+    dequantized = _num_dequantized(config, shape) * shape.element_bytes
+    return activations + logits + gathered + attended + rope + state + partials + dequantized
+
+
+def _num_dequantized(config: ModelConfig, shape: EngineShape) -> int:
+    """Weights that INT8 matrices are written out to, for cuBLAS, on each stream that does it."""
+    if not shape.is_int8:
+        return 0
+    num_rows = max(
+        2 * config.intermediate_size, config.vocab_size, config.q_size + 2 * config.kv_size
+    )
+    num_streams = sum(n > MAX_INT8_DOT_TOKENS for n in (shape.max_rows, shape.max_chunk))
+    return num_streams * min(MAX_DEQUANTIZED, num_rows * config.hidden_size)
 
 
 def _gib(num_bytes: int) -> str:

@@ -1,71 +1,91 @@
-"""Pieces of prompts, enqueued layer by layer on a stream of their own."""
+"""Pieces of prompts, enqueued some layers at a time on a stream of their own.
+
+A piece holds chunks of several prompts side by side, so that products are large even where prompts
+are short. What lies between two attentions depends only on the number of rows, and is one graph on
+the device; attention depends on the chunks (see ``prompt_attention``). Of the last layer only the
+rows are computed whose logits are wanted, behind its keys and values.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 
 from hybridgen.models.cuda.device_model import DeviceModel
 from hybridgen.models.cuda.layers import Layers
 from hybridgen.models.cuda.memory_plan import EngineShape
-from hybridgen.models.cuda.streams import Mark
-from hybridgen.models.engine import IntArray
-from hybridgen.models.kernels.paged_cache import PagedCache
+from hybridgen.models.cuda.piece_graphs import PieceGraphs
+from hybridgen.models.cuda.piece_inputs import (
+    PieceInputs,
+    PieceLayout,
+    PieceNumbers,
+    piece_sizes,
+)
+from hybridgen.models.cuda.prompt_attention import PromptAttention
+from hybridgen.models.device_engine import PromptChunk
 
 #: Pieces that may be enqueued: the device goes on with the next while the host looks at the last.
 MAX_PIECES = 2
 
 
-class _Inputs:
-    """Pinned and device buffers of one piece's numbers; reused when that piece is through."""
+class _Views(NamedTuple):
+    """The buffers cut to a number of rows, once for all pieces of that size."""
 
-    def __init__(self, shape: EngineShape, device: torch.device) -> None:
-        sizes = (shape.max_chunk, shape.max_chunk, shape.table_width)
-        self.pinned = torch.empty(sum(sizes), dtype=torch.int32, pin_memory=device.type == "cuda")
-        self.device = torch.empty(sum(sizes), dtype=torch.int32, device=device)
-        chunk = shape.max_chunk
-        self.ids, self.positions = self.device[:chunk], self.device[chunk : 2 * chunk]
-        self.table = self.device[2 * chunk :]
-        self.event = Mark()
-        self.is_busy = False
+    hidden: torch.Tensor  # [n, hidden_size]
+    qkv: torch.Tensor  # [n, q_size + 2 kv_size]
+    inner: torch.Tensor  # [n, intermediate_size]
+    ids: torch.Tensor  # int32[n]
+    positions: torch.Tensor  # int32[n]
+    places: torch.Tensor  # int32[n]
 
 
 class PrefillPiece:
     """Implements ``PrefillRun``."""
 
-    def __init__(
-        self, prefiller: Prefiller, inputs: _Inputs, num_tokens: int, start: int, slot: int
-    ) -> None:
+    def __init__(self, prefiller: Prefiller, inputs: PieceInputs, layout: PieceLayout) -> None:
         self._prefiller = prefiller
         self._inputs = inputs
-        self._num_tokens = num_tokens
-        self._start = start
-        self._logits_slot = slot
+        self._layout = layout
         self._num_layers_out = 0
         self._is_sent = False
 
-    def advance(self) -> bool:
+    def advance(self, num_layers: int = 1) -> bool:
         """See ``PrefillRun``."""
-        if self._is_sent:
-            return False
-        prefiller, inputs = self._prefiller, self._inputs
-        with torch.cuda.stream(prefiller.stream):
-            if self._num_layers_out == 0:
-                prefiller.begin(inputs, self._num_tokens)
-            prefiller.layer(self._num_layers_out, inputs, self._num_tokens, self._start)
-            self._num_layers_out += 1
-            if self._num_layers_out == prefiller.num_layers:
-                if self._logits_slot >= 0:
-                    prefiller.finish(self._num_tokens, self._logits_slot)
-                inputs.event.record(prefiller.stream)
-                self._is_sent = True
+        if not self._is_sent:
+            stream, inputs = self._prefiller.stream, self._inputs
+            with torch.cuda.stream(stream):
+                if self._num_layers_out == 0:
+                    inputs.begun.record(stream)
+                self.enqueue(num_layers)
+                if self._is_sent:
+                    inputs.through.record(stream)
         return not self._is_sent
+
+    def enqueue(self, num_layers: int) -> None:
+        """So many layers on the current stream, with what comes before the first and after all."""
+        prefiller, layout = self._prefiller, self._layout
+        if self._num_layers_out == 0:
+            self._inputs.send()
+        last = min(self._num_layers_out + num_layers, prefiller.num_layers)
+        for index in range(self._num_layers_out, last):
+            prefiller.layer(index, layout)
+        self._num_layers_out = last
+        if last == prefiller.num_layers:
+            prefiller.finish(layout)
+            self._is_sent = True
 
     def is_done(self) -> bool:
         """See ``PrefillRun``."""
-        if not self._is_sent or not self._inputs.event.is_reached():
+        if not self._is_sent or not self._inputs.through.is_reached():
             return False
         self._inputs.is_busy = False
         return True
+
+    def device_ms(self) -> float:
+        """See ``PrefillRun``."""
+        return self._inputs.through.ms_since(self._inputs.begun)
 
 
 class Prefiller:
@@ -89,116 +109,103 @@ class Prefiller:
     ) -> None:
         config, weights, _ = model
         self._model = model
-        self._shape = shape
         self._layers = layers
         self.stream = stream
         self.num_layers = config.num_layers
         device, dtype = weights.embedding.device, weights.embedding.dtype
 
-        def rows(num_rows: int, size: int) -> torch.Tensor:
-            return torch.zeros(num_rows, size, dtype=dtype, device=device)
+        def rows(num_rows: int, size: int, kind: torch.dtype = dtype) -> torch.Tensor:
+            return torch.zeros(num_rows, size, dtype=kind, device=device)
 
-        chunk = shape.max_chunk
+        chunk, last = shape.max_chunk, shape.num_logits_slots
         self._hidden = rows(chunk, config.hidden_size)
         self._qkv = rows(chunk, config.q_size + 2 * config.kv_size)
         self._inner = rows(chunk, config.intermediate_size)
-        gathered = shape.table_width * shape.block_size * config.num_kv_heads
-        self._keys, self._values = (rows(gathered, config.head_dim).view(-1) for _ in range(2))
-        self.logits = torch.zeros(
-            shape.num_logits_slots, row_floats, dtype=torch.float32, device=device
-        )
-        self._inputs = [_Inputs(shape, device) for _ in range(MAX_PIECES)]
+        self._last_hidden = rows(last, config.hidden_size)
+        self._last_attended = rows(last, config.q_size)
+        self._last_inner = rows(last, config.intermediate_size)
+        self._last_logits = rows(last, row_floats, torch.float32)
+        self.logits = rows(last, row_floats, torch.float32)
+        self._attention = PromptAttention(config, shape, self._qkv)
+        self._numbers = PieceNumbers(shape, device, is_pinned=False)
+        self._inputs = [PieceInputs(shape, self._numbers) for _ in range(MAX_PIECES)]
+        self._views = {size: self._views_of(size) for size in piece_sizes(chunk)}
+        self._graphs: PieceGraphs | None = None
+
+    def prepare(self) -> None:
+        """Graphs, and the quickest attention; on a device, before the first piece."""
+        with torch.cuda.stream(self.stream):
+            self._attention.prepare()
+            self._graphs = PieceGraphs(
+                list(self._views), self.num_layers, self._enqueue_part, self.stream
+            )
+        self.stream.synchronize()
 
     def has_room(self) -> bool:
         """Whether another piece may begin."""
         return any(not inputs.is_busy for inputs in self._inputs)
 
-    def start(self, ids: IntArray, start: int, blocks: IntArray, logits_slot: int) -> PrefillPiece:
-        """A piece whose numbers are on their way to the device, and nothing else yet."""
+    def start(self, chunks: Sequence[PromptChunk]) -> PrefillPiece:
+        """A piece whose numbers are in pinned memory, and nothing enqueued yet.
+
+        Raises:
+            InternalError: it does not fit.
+        """
         inputs = next(inputs for inputs in self._inputs if not inputs.is_busy)
+        layout = inputs.fill(chunks)
         inputs.is_busy = True
-        num_tokens, chunk = len(ids), self._shape.max_chunk
-        pinned = inputs.pinned.numpy()
-        pinned[:num_tokens] = ids
-        pinned[chunk : chunk + num_tokens] = range(start, start + num_tokens)
-        pinned[2 * chunk : 2 * chunk + len(blocks)] = blocks
-        return PrefillPiece(self, inputs, num_tokens, start, logits_slot)
+        return PrefillPiece(self, inputs, layout)
 
-    def begin(self, inputs: _Inputs, num_tokens: int) -> None:
-        """Ids, positions and blocks to the device; embedding."""
-        inputs.device.copy_(inputs.pinned, non_blocking=True)
-        hidden = self._hidden[:num_tokens]
-        self._layers.embed(inputs.ids[:num_tokens], self._model.weights.embedding, hidden)
+    def layer(self, index: int, layout: PieceLayout) -> None:
+        """One block over the piece's rows; of the last one only keys and values."""
+        if self._graphs is None:
+            self._enqueue_part(index, layout.num_rows)
+        else:
+            self._graphs.replay(index, layout.num_rows)
+        if index + 1 < self.num_layers:
+            hidden = self._views[layout.num_rows].hidden
+            output = self._model.weights.layers[index].output
+            attended = self._attention.attend(layout, self._model.caches[index])
+            self._layers.project(attended, output, hidden, hidden)
 
-    def layer(self, index: int, inputs: _Inputs, num_tokens: int, start: int) -> None:
-        """One block over the piece's tokens."""
-        layers, weights, cache = (
-            self._layers,
-            self._model.weights.layers[index],
-            self._model.caches[index],
+    def finish(self, layout: PieceLayout) -> None:
+        """The last block and the logits, of the last tokens of prompts."""
+        num_last = layout.num_last
+        if num_last == 0:
+            return
+        layers, weights, rows = self._layers, self._model.weights, self._numbers.last_rows
+        hidden, attended = self._last_hidden[:num_last], self._last_attended[:num_last]
+        inner, logits = self._last_inner[:num_last], self._last_logits[:num_last]
+        wide = self._attention.attend(layout, self._model.caches[-1])
+        torch.index_select(wide, 0, rows[:num_last], out=attended)
+        torch.index_select(self._hidden, 0, rows[:num_last], out=hidden)
+        layer = weights.layers[-1]
+        layers.project(attended, layer.output, hidden, hidden)
+        layers.project(hidden, layer.gate_up, inner)
+        layers.project(inner, layer.down, hidden, hidden)
+        layers.project(hidden, weights.lm_head, logits[:, : self._model.config.vocab_size])
+        self.logits.index_copy_(0, self._numbers.logits_slots[:num_last], logits)
+
+    def _enqueue_part(self, index: int, num_rows: int) -> None:
+        """What lies before the attention of a layer and behind the output of the one before."""
+        layers, views, (_, weights, caches) = self._layers, self._views[num_rows], self._model
+        hidden = views.hidden
+        if index == 0:
+            layers.embed(views.ids, weights.embedding, hidden)
+        else:
+            before = weights.layers[index - 1]
+            layers.project(hidden, before.gate_up, views.inner)
+            layers.project(views.inner, before.down, hidden, hidden)
+        layers.project(hidden, weights.layers[index].qkv, views.qkv)
+        layers.store(views.qkv, caches[index], views.positions, views.places)
+
+    def _views_of(self, num_rows: int) -> _Views:
+        numbers = self._numbers
+        return _Views(
+            hidden=self._hidden[:num_rows],
+            qkv=self._qkv[:num_rows],
+            inner=self._inner[:num_rows],
+            ids=numbers.ids[:num_rows],
+            positions=numbers.positions[:num_rows],
+            places=numbers.places[:num_rows],
         )
-        hidden, qkv = self._hidden[:num_tokens], self._qkv[:num_tokens]
-        positions = inputs.positions[:num_tokens]
-        tables = inputs.table.expand(num_tokens, -1)
-        layers.project(hidden, weights.qkv, qkv)
-        layers.store(qkv, cache, positions, tables)
-        attended = self._attend(qkv, cache, inputs, start)
-        layers.project(attended, weights.output, hidden, hidden)
-        inner = self._inner[:num_tokens]
-        layers.project(hidden, weights.gate_up, inner)
-        layers.project(inner, weights.down, hidden, hidden)
-
-    def finish(self, num_tokens: int, logits_slot: int) -> None:
-        """Logits of the last token."""
-        last = self._hidden[num_tokens - 1 : num_tokens]
-        out = self.logits[logits_slot : logits_slot + 1, : self._model.config.vocab_size]
-        self._layers.project(last, self._model.weights.lm_head, out)
-
-    def _attend(
-        self, qkv: torch.Tensor, cache: PagedCache, inputs: _Inputs, start: int
-    ) -> torch.Tensor:
-        """[num_tokens, q_size], of the piece's queries over everything up to them."""
-        config, num_tokens = self._model.config, len(qkv)
-        stop = start + num_tokens
-        blocks = inputs.table[: -(-stop // cache.block_size)]
-        query = qkv[:, : config.q_size].view(1, num_tokens, config.num_heads, config.head_dim)
-        keys = _gather(cache.keys, blocks, self._keys)[:, :, :stop]
-        values = _gather(cache.values, blocks, self._values)[:, :, :stop]
-        attended = causal_attention(query.transpose(1, 2), keys, values)
-        return attended.transpose(1, 2).reshape(num_tokens, config.q_size)
-
-
-def _gather(pages: torch.Tensor, blocks: torch.Tensor, space: torch.Tensor) -> torch.Tensor:
-    """[1, num_kv_heads, len(blocks) · block_size, head_dim] of pages, head by head in a row."""
-    by_head = pages.transpose(0, 1)
-    num_heads, _, block_size, head_dim = by_head.shape
-    shape = (num_heads, len(blocks), block_size, head_dim)
-    out = space[: num_heads * len(blocks) * block_size * head_dim].view(shape)
-    torch.index_select(by_head, 1, blocks, out=out)
-    return out.view(1, num_heads, -1, head_dim)
-
-
-def causal_attention(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    """Attention of the last n of m positions, each over those up to it.
-
-    Args:
-        query: [1, num_heads, n, head_dim].
-        keys: [1, num_kv_heads, m, head_dim].
-        values: as keys.
-
-    Returns:
-        [1, num_heads, n, head_dim]; by torch's flash kernel (Dao 2023) in bf16 and fp16, whose
-        causal mask ends at the last query and the last key.
-    """
-    scale = query.shape[-1] ** -0.5
-    if query.is_cuda and query.dtype != torch.float32:
-        # torch's front door would put the mask's corner at the first query and the first key.
-        flash = torch.ops.aten._scaled_dot_product_flash_attention
-        attended: torch.Tensor = flash(query, keys, values, 0.0, True, False, scale=scale)[0]
-        return attended
-    num_queries, num_keys = query.shape[2], keys.shape[2]
-    allowed = torch.ones(num_queries, num_keys, dtype=torch.bool, device=query.device)
-    allowed = allowed.tril(num_keys - num_queries)
-    return torch.nn.functional.scaled_dot_product_attention(
-        query, keys, values, attn_mask=allowed, scale=scale, enable_gqa=True
-    )

@@ -48,3 +48,24 @@ class StateWriter:
             to.copy_(stage.indices[:count], non_blocking=True)
             new.copy_(stage.values[:count], non_blocking=True)
             self._items.index_copy_(0, to, new)
+
+
+class ParameterWriter:
+    """Writes rows of words from the first on, through pinned memory; as ``StateWriter``."""
+
+    def __init__(self, rows: torch.Tensor) -> None:
+        self._rows = rows
+        is_pinned = rows.device.type == "cuda"
+        self._stages = [
+            torch.empty(rows.shape, dtype=rows.dtype, pin_memory=is_pinned)
+            for _ in range(NUM_STAGES)
+        ]
+        self._turn = 0
+
+    def write(self, words: IntArray, stream: torch.cuda.Stream) -> None:
+        """Enqueue rows[:len(words)] = words."""
+        stage = self._stages[self._turn % NUM_STAGES][: len(words)]
+        self._turn += 1
+        stage.numpy()[:] = words
+        with torch.cuda.stream(stream):
+            self._rows[: len(words)].copy_(stage, non_blocking=True)

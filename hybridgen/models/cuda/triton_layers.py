@@ -23,6 +23,7 @@ class TritonLayers:
         rope: cosines and sines, float32[num_positions, head_dim / 2] each.
         row_counts: of the steps to come; they size the workspace.
         dtype: of the activations.
+        is_int8: weights are INT8, all but the embedding.
         is_chained: kernels start while the one before still ends (see ``kernels.producer``), all
             but the first of a step.
     """
@@ -34,12 +35,14 @@ class TritonLayers:
         row_counts: list[int],
         dtype: torch.dtype,
         *,
+        is_int8: bool = False,
         is_chained: bool = False,
     ) -> None:
         self._config = config
         self._rope = rope
         self._is_chained = is_chained
-        floats, counters, elements = _needs(config, row_counts, dtype)
+        weight_dtype = torch.int8 if is_int8 else dtype
+        floats, counters, elements = _needs(config, row_counts, weight_dtype)
         self._workspace = Workspace(
             rope[0].device,
             num_floats=floats,
@@ -95,7 +98,7 @@ class TritonLayers:
         qkv: torch.Tensor,
         cache: PagedCache,
         positions: torch.Tensor,
-        tables: torch.Tensor,
+        places: torch.Tensor,
     ) -> None:
         """See ``Layers``."""
         rotate_and_store(
@@ -103,7 +106,7 @@ class TritonLayers:
             cache,
             self._rope,
             positions,
-            tables,
+            places,
             num_heads=self._config.num_heads,
             is_chained=self._is_chained,
         )
@@ -112,6 +115,7 @@ class TritonLayers:
 def _linear_weights(projection: Projection) -> LinearWeights:
     return LinearWeights(
         projection.weight,
+        scales=projection.scales,
         bias=projection.bias,
         is_gated=projection.is_gated,
         norm=projection.norm,
@@ -119,7 +123,9 @@ def _linear_weights(projection: Projection) -> LinearWeights:
     )
 
 
-def _needs(config: ModelConfig, row_counts: list[int], dtype: torch.dtype) -> tuple[int, int, int]:
+def _needs(
+    config: ModelConfig, row_counts: list[int], weight_dtype: torch.dtype
+) -> tuple[int, int, int]:
     """(floats, counters, elements of scratch) that every step is content with."""
     hidden, inner = config.hidden_size, config.intermediate_size
     matrices = [
@@ -131,15 +137,17 @@ def _needs(config: ModelConfig, row_counts: list[int], dtype: torch.dtype) -> tu
     ]
     floats = counters = elements = 1
     for rows, size, is_gated in matrices:
-        weight = torch.empty((rows * (2 if is_gated else 1), size), dtype=dtype, device="meta")
+        whole = (rows * (2 if is_gated else 1), size)
+        weight = torch.empty(whole, dtype=weight_dtype, device="meta")
         shape = LinearWeights(weight, is_gated=is_gated).shape
         for num_rows in row_counts:
-            need = linear_needs(num_rows, shape, choose_linear(num_rows, shape))
+            choice = choose_linear(num_rows, shape)
+            need = linear_needs(num_rows, shape, choice)
             floats, counters = max(floats, need[0]), max(counters, need[1])
-            elements = max(elements, scratch_needs(num_rows, shape))
+            elements = max(elements, scratch_needs(num_rows, shape, choice))
     group = config.num_kv_groups
     for num_rows in row_counts:
-        choice = choose_attention(num_rows, config.num_kv_heads)
-        need = attention_needs(num_rows, config.num_kv_heads, group, config.head_dim, choice)
+        split = choose_attention(num_rows, config.num_kv_heads)
+        need = attention_needs(num_rows, config.num_kv_heads, group, config.head_dim, split)
         floats, counters = max(floats, need[0]), max(counters, need[1])
     return floats, counters, elements

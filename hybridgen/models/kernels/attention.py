@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
+from functools import cache
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -24,6 +27,10 @@ class AttentionChoice(NamedTuple):
         uses_dot: matrix units, for the query heads of a group together; else one query head per
             kv head on the vector units.
         num_warps, num_stages: of one program.
+        ahead: positions that a program asks for before the new keys are there.
+        is_early: the first ``block_t`` positions are even read before; ``ahead`` counts from there
+            on. Later ones come while the ones before are weighed if num_stages is 2, else after
+            them, which takes fewer registers.
     """
 
     splits: int
@@ -32,27 +39,52 @@ class AttentionChoice(NamedTuple):
     uses_dot: bool
     num_warps: int
     num_stages: int
+    ahead: int = 64
+    is_early: bool = False
 
+
+TABLE_PATH = Path(__file__).with_name("attention_choices.json")
 
 _MAX_SPLITS = 64
+#: A program asks for these one after the other, so they are few.
+_MAX_BLOCKS_AHEAD = 8
+#: Of a thread, for the shares that it joins at once.
+_REGISTERS_TO_MERGE = 64
+_MAX_CHUNK = 16
 
 
 def choose_attention(num_sequences: int, num_kv_heads: int) -> AttentionChoice:
-    """The choice for a batch, measured on an H200 at 1,024 positions (tools/bench_kernels.py).
+    """The measured choice of the next larger batch, or the rule's where nobody measured."""
+    measured = load_table().get(num_kv_heads, {})
+    batches = [batch for batch in measured if batch >= num_sequences]
+    return measured[min(batches)] if batches else default_choice(num_sequences, num_kv_heads)
 
-    Few heads are split until the device is full; from 512 on whole ones fill it, except where
-    they would leave a second round half empty.
+
+def default_choice(num_sequences: int, num_kv_heads: int) -> AttentionChoice:
+    """Few heads are split until the device is full; from 512 on whole ones fill it.
+
+    Except where they would leave a second round half empty.
     """
     num_heads = num_sequences * num_kv_heads
     if num_heads < 64:
         splits = min(triton.cdiv(640, num_heads), 32)
-        return AttentionChoice(splits, 64, 32, True, 4 if num_heads < 16 else 2, 5)
+        return AttentionChoice(splits, 64, 32, True, 4 if num_heads < 16 else 2, 4)
     if num_heads < 512:
         min_share = 64 if num_heads < 128 else 128
-        return AttentionChoice(triton.cdiv(1024, num_heads), min_share, 16, True, 1, 7)
+        return AttentionChoice(triton.cdiv(1024, num_heads), min_share, 16, True, 1, 5)
     if 1024 <= num_heads < 2048:
-        return AttentionChoice(2, 128, 16, True, 1, 7)
-    return AttentionChoice(1, 128, 32, True, 2, 5)
+        return AttentionChoice(2, 128, 16, True, 1, 5)
+    return AttentionChoice(1, 128, 32, True, 2, 4)
+
+
+@cache
+def load_table() -> dict[int, dict[int, AttentionChoice]]:
+    """Heads of keys → batch → choice, measured at 1,024 positions by ``tools/tune_kernels.py``."""
+    table: dict[int, dict[int, AttentionChoice]] = {}
+    for entry in json.loads(TABLE_PATH.read_text(encoding="utf-8"))["choices"]:
+        choices = table.setdefault(entry["num_kv_heads"], {})
+        choices[entry["num_sequences"]] = AttentionChoice(**entry["choice"])
+    return table
 
 
 def attention_needs(
@@ -62,13 +94,26 @@ def attention_needs(
     if choice.splits == 1:
         return 0, 0
     num_heads = num_sequences * num_kv_heads
-    area = group * (triton.next_power_of_2(head_dim) + 2)
-    return num_heads * choice.splits * area, num_heads
+    area = group * (triton.next_power_of_2(head_dim) + 1)
+    return num_heads * triton.next_power_of_2(choice.splits) * area, num_heads
 
 
 def _block_g(group: int, choice: AttentionChoice) -> int:
     # The matrix units take 16 rows at least; short groups fill them up.
     return max(16, triton.next_power_of_2(group)) if choice.uses_dot else 1
+
+
+def _merge_chunk(choice: AttentionChoice, group: int, head_dim: int) -> int:
+    """Shares that are joined at once, a power of two: what the registers of a program hold."""
+    area: int = triton.next_power_of_2(group) * triton.next_power_of_2(head_dim)
+    most: int = triton.next_power_of_2(choice.splits)
+    held = max(_REGISTERS_TO_MERGE * 32 * choice.num_warps // area, 1)
+    return min(1 << (held.bit_length() - 1), most, _MAX_CHUNK)
+
+
+def _is_possible(choice: AttentionChoice, group: int, block_size: int) -> bool:
+    small, large = sorted((choice.block_t, block_size))
+    return choice.splits <= _MAX_SPLITS and large % small == 0 and (group == 1 or choice.uses_dot)
 
 
 def decode_attention(
@@ -108,8 +153,8 @@ def decode_attention(
     num_sequences, num_kv_heads, head_dim = len(qkv), cache.num_kv_heads, cache.head_dim
     group = num_heads // num_kv_heads
     choice = choice or choose_attention(num_sequences, num_kv_heads)
-    is_possible = choice.splits <= _MAX_SPLITS and (group == 1 or choice.uses_dot)
-    if out.shape != (num_sequences, num_heads * head_dim) or not is_possible:
+    wanted = (num_sequences, num_heads * head_dim)
+    if out.shape != wanted or not _is_possible(choice, group, cache.block_size):
         raise InternalError("result or choice of attention does not fit", value=str(choice))
     floats, counters = attention_needs(num_sequences, num_kv_heads, group, head_dim, choice)
     workspace.require(num_floats=floats, num_counters=counters)
@@ -117,11 +162,14 @@ def decode_attention(
         qkv, cache.keys, cache.values, out, *rope, positions, tables,
         workspace.partials, workspace.counters,
         qkv.stride(0), out.stride(0), tables.stride(0), *cache.strides,
-        head_dim**-0.5 * math.log2(math.e), choice.splits, choice.min_share,
+        head_dim**-0.5 * math.log2(math.e), choice.splits, choice.min_share, choice.ahead,
         NUM_KV_HEADS=num_kv_heads, GROUP=group, HEAD_DIM=head_dim,
         BLOCK_D=triton.next_power_of_2(head_dim), BLOCK_SIZE=cache.block_size,
         BLOCK_G=_block_g(group, choice), BLOCK_T=choice.block_t,
-        STAGES=choice.num_stages, USE_DOT=choice.uses_dot,
-        MAX_SPLITS=16 if choice.splits <= 16 else 64, IS_CHAINED=is_chained,
+        STAGES=choice.num_stages, USE_DOT=choice.uses_dot, IS_EARLY=choice.is_early,
+        MAX_SPLITS=triton.next_power_of_2(choice.splits),
+        MERGE_CHUNK=_merge_chunk(choice, group, head_dim),
+        BLOCKS_AHEAD=_MAX_BLOCKS_AHEAD, IS_CHAINED=is_chained,
+        IS_COMPILED=not triton.knobs.runtime.interpret,
         num_warps=choice.num_warps, num_stages=choice.num_stages, launch_pdl=is_chained,
     )  # fmt: skip

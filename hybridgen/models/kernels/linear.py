@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
 import triton
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 from hybridgen.errors import InternalError
+from hybridgen.models.kernels.dequantize import dequantize
 from hybridgen.models.kernels.gate import apply_gate
 from hybridgen.models.kernels.gemv import gemv_kernel
-from hybridgen.models.kernels.linear_choice import LinearChoice, LinearShape, choose_linear
+from hybridgen.models.kernels.linear_choice import (
+    MAX_DEQUANTIZED,
+    LinearChoice,
+    LinearShape,
+    choose_linear,
+)
 from hybridgen.models.kernels.norm import rms_norm
 from hybridgen.models.kernels.split_dot import split_dot_kernel
+from hybridgen.models.kernels.tma_dot import tma_dot_kernel
 from hybridgen.models.kernels.workspace import Workspace
+
+_LIBRARY = LinearChoice("library")
 
 
 class LinearWeights(NamedTuple):
@@ -76,28 +87,51 @@ def linear(
     if choice.form == "library":
         _by_library(x, weights, out, workspace, residual, is_chained)
         return
-    if weights.norm is not None and not choice.fuses_norm:
+    if weights.norm is not None and not _fuses_norm(choice, x.dtype):
         normed = workspace.rows(len(x), x.shape[1], x.dtype)
         rms_norm(x, weights.norm, normed, epsilon=weights.epsilon, is_chained=is_chained)
         x, weights = normed, weights._replace(norm=None)
     if choice.form == "gemv":
         _by_gemv(x, weights, out, residual, choice, is_chained)
+    elif choice.form == "tma":
+        _by_tma(x, weights, out, workspace, residual, choice, is_chained)
     else:
         _by_dot(x, weights, out, workspace, residual, choice, is_chained)
 
 
 def linear_needs(num_tokens: int, shape: LinearShape, choice: LinearChoice) -> tuple[int, int]:
     """Floats and counters of the workspace; scratch rows are ``scratch_needs``."""
+    if choice.form == "tma":
+        # A program shares at most its first tile and its last with others.
+        area = choice.block_n * choice.block_b * (2 if shape.is_gated else 1)
+        return 2 * _programs(shape, choice) * area, triton.cdiv(shape.num_rows, choice.block_n)
     if choice.form != "dot" or choice.splits == 1:
         return 0, 0
     tiles = triton.cdiv(shape.num_rows, choice.block_n) * triton.cdiv(num_tokens, choice.block_b)
-    parts = choice.splits * (2 if shape.is_gated else 1)
-    return tiles * parts * choice.block_n * choice.block_b, tiles
+    area = choice.block_n * (2 if shape.is_gated else 1) + (1 if choice.fuses_norm else 0)
+    return tiles * choice.splits * area * choice.block_b, tiles
 
 
-def scratch_needs(num_tokens: int, shape: LinearShape) -> int:
-    """Elements of scratch that every choice is content with."""
-    return num_tokens * (shape.size + (2 * shape.num_rows if shape.is_gated else 0))
+def scratch_needs(num_tokens: int, shape: LinearShape, choice: LinearChoice = _LIBRARY) -> int:
+    """Elements of scratch for ``choice``; without one, as many as any is content with."""
+    num_rows = shape.num_rows * (2 if shape.is_gated else 1)
+    elements = num_tokens * (shape.size + (num_rows if shape.is_gated else 0))
+    if shape.weight_bits == 8 and choice.form == "library":
+        elements += _rows_at_once(num_rows, shape.size) * shape.size
+    return elements
+
+
+def _rows_at_once(num_rows: int, size: int) -> int:
+    """Rows of INT8 weights that are dequantized together."""
+    return min(num_rows, max(1, MAX_DEQUANTIZED // size))
+
+
+def _fuses_norm(choice: LinearChoice, dtype: torch.dtype) -> bool:
+    # On the matrix units x is multiplied by the norm's weights before it is made small, which
+    # half precision might not hold.
+    if choice.form == "tma":  # x goes to the matrix unit as it is in memory
+        return False
+    return choice.fuses_norm and not (choice.form == "dot" and dtype == torch.float16)
 
 
 def _by_gemv(
@@ -131,8 +165,6 @@ def _by_dot(
     is_chained: bool,
 ) -> None:
     shape = weights.shape
-    if weights.norm is not None:
-        raise InternalError("this kernel makes no norm", value=str(choice))
     floats, counters = linear_needs(len(x), shape, choice)
     workspace.require(num_floats=floats, num_counters=counters)
     grid = (
@@ -141,13 +173,52 @@ def _by_dot(
         triton.cdiv(len(x), choice.block_b),
     )
     split_dot_kernel[grid](
-        x, weights.weight, out, weights.scales, residual, weights.bias,
+        x, weights.weight, out, weights.scales, weights.norm, residual, weights.bias,
         workspace.partials, workspace.counters,
         len(x), shape.num_rows, shape.size,
         x.stride(0), out.stride(0), 0 if residual is None else residual.stride(0),
+        weights.epsilon, choice.ahead,
         IS_GATED=shape.is_gated, IS_EVEN=shape.size % choice.block_k == 0, SPLITS=choice.splits,
         BLOCK_N=choice.block_n, BLOCK_K=choice.block_k, BLOCK_B=choice.block_b,
         IS_CHAINED=is_chained,
+        num_warps=choice.num_warps, num_stages=choice.num_stages, launch_pdl=is_chained,
+    )  # fmt: skip
+
+
+def _programs(shape: LinearShape, choice: LinearChoice) -> int:
+    """No more than there are steps, so that each has one."""
+    tiles = triton.cdiv(shape.num_rows, choice.block_n)
+    return min(choice.programs, int(tiles * triton.cdiv(shape.size, choice.block_k)))
+
+
+def _by_tma(
+    x: torch.Tensor,
+    weights: LinearWeights,
+    out: torch.Tensor,
+    workspace: Workspace,
+    residual: torch.Tensor | None,
+    choice: LinearChoice,
+    is_chained: bool,
+) -> None:
+    shape, weight = weights.shape, weights.weight
+    if weight.dtype != x.dtype:
+        raise InternalError("this kernel takes weights like x", value=str(weight.dtype))
+    if len(x) > choice.block_b:
+        raise InternalError("all tokens are one tile here", value=len(x), limit=choice.block_b)
+    for tensor in (x, weight):
+        if (tensor.data_ptr() | tensor.stride(0) * tensor.element_size()) % 16:
+            raise InternalError("rows of tiles begin at 16 bytes", value=str(tensor.stride()))
+    floats, counters = linear_needs(len(x), shape, choice)
+    workspace.require(num_floats=floats, num_counters=counters)
+    tma_dot_kernel[(_programs(shape, choice),)](
+        TensorDescriptor.from_tensor(x, [choice.block_b, choice.block_k]),
+        TensorDescriptor.from_tensor(weight, [choice.block_n, choice.block_k]),
+        weight, out, residual, weights.bias, workspace.partials, workspace.counters,
+        len(x), shape.num_rows, shape.size,
+        out.stride(0), 0 if residual is None else residual.stride(0), choice.ahead,
+        IS_GATED=shape.is_gated, BLOCK_N=choice.block_n, BLOCK_K=choice.block_k,
+        BLOCK_B=choice.block_b, LEAD=choice.num_stages if choice.yields_late else 0,
+        IS_CHAINED=is_chained, IS_COMPILED=not triton.knobs.runtime.interpret,
         num_warps=choice.num_warps, num_stages=choice.num_stages, launch_pdl=is_chained,
     )  # fmt: skip
 
@@ -161,28 +232,49 @@ def _by_library(
     is_chained: bool,
 ) -> None:
     """The same by cuBLAS, which rounds the products to the dtype of x before what follows."""
-    if weights.scales is not None or weights.weight.dtype != x.dtype:
-        raise InternalError("cuBLAS takes no int8 weights here", value=str(weights.weight.dtype))
     shape = weights.shape
     taken = 0
     if weights.norm is not None:
         normed = workspace.rows(len(x), x.shape[1], x.dtype)
         rms_norm(x, weights.norm, normed, epsilon=weights.epsilon, is_chained=is_chained)
         x, taken = normed, normed.numel()
+    products = out
     if weights.is_gated:
         wide = workspace.rows(len(x), taken // len(x) + 2 * shape.num_rows, x.dtype)
-        both = wide.view(-1)[taken:].view(len(x), -1)
-        torch.mm(x, weights.weight.T, out=both)
-        apply_gate(both, out, bias=weights.bias)
-    elif residual is not None and residual.dtype == out.dtype == x.dtype:
-        torch.addmm(residual, x, weights.weight.T, out=out)
-        if weights.bias is not None:
-            out += weights.bias
-    else:
-        _mm_into(x, weights.weight, out)
-        for addend in (weights.bias, residual):
-            if addend is not None:
-                out += addend
+        products, taken = wide.view(-1)[taken:].view(len(x), -1), wide.numel()
+    start = residual if residual is not None and residual.dtype == out.dtype == x.dtype else None
+    for rows, matrix in _matrices(weights, workspace, taken, x.dtype):
+        part = products[:, rows]
+        if start is None:
+            _mm_into(x, matrix, part)
+        else:  # in place torch is spared a copy
+            torch.addmm(part if start is out else start[:, rows], x, matrix.T, out=part)
+    if weights.is_gated:
+        apply_gate(products, out, bias=weights.bias)
+        return
+    for addend in (weights.bias, residual if start is None else None):
+        if addend is not None:
+            out += addend
+
+
+def _matrices(
+    weights: LinearWeights, workspace: Workspace, taken: int, dtype: torch.dtype
+) -> Iterator[tuple[slice, torch.Tensor]]:
+    """Rows and the weights in them in ``dtype``; INT8 weights in the space behind ``taken``.
+
+    A matrix is gone when the next is asked for: the kernels behind it in the stream come first.
+    """
+    if weights.scales is None:
+        yield slice(None), weights.weight
+        return
+    num_rows, size = weights.weight.shape
+    at_once = _rows_at_once(num_rows, size)
+    space = workspace.rows(1, taken + at_once * size, dtype)[0, taken:]
+    for begin in range(0, num_rows, at_once):
+        rows = slice(begin, min(begin + at_once, num_rows))
+        matrix = space[: (rows.stop - begin) * size].view(-1, size)
+        dequantize(weights.weight[rows], weights.scales[rows], matrix)
+        yield rows, matrix
 
 
 def _mm_into(x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor) -> None:

@@ -9,19 +9,31 @@ from typing import Literal, NamedTuple
 
 TABLE_PATH = Path(__file__).with_name("linear_choices.json")
 
-LinearForm = Literal["gemv", "dot", "library"]
+#: Tokens beyond which products that nobody measured are cuBLAS's.
+MAX_DOT_TOKENS = 64
+#: The same for INT8 weights. cuBLAS gets them in the dtype of x, written out first: five times
+#: their bytes, which pays only when many tokens share them.
+MAX_INT8_DOT_TOKENS = 128
+#: Most weights that are written out at once; a matrix with more comes in pieces.
+MAX_DEQUANTIZED = 1 << 28
+
+LinearForm = Literal["gemv", "dot", "tma", "library"]
 
 
 class LinearChoice(NamedTuple):
     """How one product is made.
 
     Attributes:
-        form: one token on the vector units, some on the matrix units, or cuBLAS.
+        form: one token on the vector units, some on the matrix units with every tile a program's,
+            the same with tiles dealt evenly to programs that stay (from Hopper on), or cuBLAS.
         block_n, block_k, block_b: rows of the weights, columns, tokens of one tile.
         splits: programs that share the columns of one tile ("dot").
         num_warps, num_stages: of one program.
         unroll: iterations in a row ("gemv").
-        fuses_norm: a norm before the product is made in the same kernel ("gemv").
+        fuses_norm: a norm before the product is made in the same kernel.
+        ahead: columns of its weights that a program asks for before it waits for x ("dot", "tma").
+        programs: that share all tiles ("tma").
+        yields_late: the next kernel may start only when the last loads are on their way ("tma").
     """
 
     form: LinearForm
@@ -33,6 +45,9 @@ class LinearChoice(NamedTuple):
     num_stages: int = 1
     unroll: int = 1
     fuses_norm: bool = False
+    ahead: int = 0
+    programs: int = 0
+    yields_late: bool = False
 
 
 class LinearShape(NamedTuple):
@@ -61,14 +76,14 @@ def default_choice(num_tokens: int, shape: LinearShape) -> LinearChoice:
     """A choice for shapes nobody measured: right for all, good for large ones."""
     if num_tokens == 1:
         return LinearChoice("gemv", block_n=4, block_k=1024, fuses_norm=True)
-    if num_tokens > 64 and shape.weight_bits != 8:
+    if num_tokens > (MAX_INT8_DOT_TOKENS if shape.weight_bits == 8 else MAX_DOT_TOKENS):
         return LinearChoice("library")
     block_b = min(max(16, 1 << (num_tokens - 1).bit_length()), 64)
     block_n, block_k = 64, 32 if shape.weight_bits == 32 else 128
     tiles, steps = -(-shape.num_rows // block_n), -(-shape.size // block_k)
     splits = max(1, min(264 // tiles, steps // 8, 8))
     stages = 3 if shape.is_gated or block_b > 16 else 4
-    return LinearChoice("dot", block_n, block_k, block_b, splits, num_stages=stages)
+    return LinearChoice("dot", block_n, block_k, block_b, splits, num_stages=stages, ahead=512)
 
 
 @cache

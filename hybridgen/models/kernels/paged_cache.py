@@ -46,7 +46,7 @@ class PagedCache(NamedTuple):
         qkv: torch.Tensor,
         rope: tuple[torch.Tensor, torch.Tensor],
         positions: torch.Tensor,
-        tables: torch.Tensor,
+        tables: torch.Tensor | None,
         num_heads: int,
     ) -> None:
         """Check everything that can be seen from the host without reading device memory.
@@ -71,10 +71,13 @@ class PagedCache(NamedTuple):
                 for table in rope
             ),
             "positions": positions.shape != (num_tokens,) or positions.dtype != torch.int32,
-            "tables": tables.dim() != 2
-            or len(tables) != num_tokens
-            or tables.dtype != torch.int32
-            or tables.stride(1) != 1,
+            "tables": tables is not None
+            and (
+                tables.dim() != 2
+                or len(tables) != num_tokens
+                or tables.dtype != torch.int32
+                or tables.stride(1) != 1
+            ),
         }
         wrong = [name for name, is_wrong in problems.items() if is_wrong]
         if wrong:

@@ -6,6 +6,7 @@ import torch
 import triton
 import triton.language as tl
 
+from hybridgen.errors import InternalError
 from hybridgen.models.kernels.paged_cache import PagedCache
 from hybridgen.models.kernels.producer import release_consumers, wait_for_producer
 
@@ -18,9 +19,8 @@ def _rotary_kernel(
     cosines: tl.tensor,
     sines: tl.tensor,
     positions: tl.tensor,
-    tables: tl.tensor,
+    places: tl.tensor,
     qkv_stride: tl.tensor,
-    table_stride: tl.tensor,
     block_stride: tl.tensor,
     head_stride: tl.tensor,
     position_stride: tl.tensor,
@@ -51,11 +51,11 @@ def _rotary_kernel(
     wide_high = high.to(tl.float32)
     turned_low = wide_low * cos - wide_high * sin
     turned_high = wide_high * cos + wide_low * sin
-    is_query = (head < NUM_HEADS)[:, None] & mask
-    tl.store(low_at, turned_low.to(low.dtype), mask=is_query)
-    tl.store(low_at + HALF, turned_high.to(low.dtype), mask=is_query)
-    block = tl.load(tables + token * table_stride + position // BLOCK_SIZE).to(tl.int64)
-    place = block * block_stride + (position % BLOCK_SIZE) * position_stride
+    is_turned = (head < NUM_HEADS + NUM_KV_HEADS)[:, None] & mask
+    tl.store(low_at, turned_low.to(low.dtype), mask=is_turned)
+    tl.store(low_at + HALF, turned_high.to(low.dtype), mask=is_turned)
+    at_token = tl.load(places + token).to(tl.int64)
+    place = at_token // BLOCK_SIZE * block_stride + (at_token % BLOCK_SIZE) * position_stride
     kv_head = (head - NUM_HEADS) % NUM_KV_HEADS
     at = place + kv_head.to(tl.int64)[:, None] * head_stride + d[None, :]
     is_key = ((head >= NUM_HEADS) & (head < NUM_HEADS + NUM_KV_HEADS))[:, None] & mask
@@ -71,35 +71,38 @@ def rotate_and_store(
     cache: PagedCache,
     rope: tuple[torch.Tensor, torch.Tensor],
     positions: torch.Tensor,
-    tables: torch.Tensor,
+    places: torch.Tensor,
     *,
     num_heads: int,
     is_chained: bool = False,
 ) -> None:
-    """Rotate the queries in place; write rotated keys and values to each token's block.
+    """Rotate queries and keys in place; write rotated keys and values to each token's block.
 
-    Reads qkv once; writes the queries back and the keys and values to the cache.
+    Reads qkv once; writes queries and keys back, and keys and values to the cache. Tokens need not
+    belong to one sequence.
 
     Args:
         qkv: [num_tokens, (num_heads + 2 num_kv_heads) head_dim].
         cache: keys and values of one layer.
         rope: cosines and sines, float32[num_positions, head_dim / 2] each.
         positions: int32[num_tokens], absolute, on the device; below 0 for a row to leave out.
-        tables: int32[num_tokens, w], KV blocks of each token's sequence, on the device; rows may
-            be the same memory (``expand`` of one sequence's row).
+        places: int32[num_tokens], block · block_size + offset of each token in the cache, on the
+            device.
         num_heads: query heads.
         is_chained: start while the kernel before still runs (see ``producer``).
 
     Raises:
         InternalError: shapes do not fit.
     """
-    cache.check_batch(qkv, rope, positions, tables, num_heads)
+    cache.check_batch(qkv, rope, positions, None, num_heads)
+    if places.shape != positions.shape or places.dtype != torch.int32:
+        raise InternalError("operands of paged attention do not fit", value="places")
     head_dim = cache.head_dim
     heads = num_heads + 2 * cache.num_kv_heads
     block_h = min(16, triton.next_power_of_2(heads))
     _rotary_kernel[(len(qkv), triton.cdiv(heads, block_h))](
-        qkv, cache.keys, cache.values, *rope, positions, tables,
-        qkv.stride(0), tables.stride(0), *cache.strides,
+        qkv, cache.keys, cache.values, *rope, positions, places,
+        qkv.stride(0), *cache.strides,
         NUM_HEADS=num_heads, NUM_KV_HEADS=cache.num_kv_heads, HEAD_DIM=head_dim,
         BLOCK_HALF=triton.next_power_of_2(head_dim // 2), BLOCK_SIZE=cache.block_size,
         BLOCK_H=block_h, IS_CHAINED=is_chained, num_warps=4, launch_pdl=is_chained,

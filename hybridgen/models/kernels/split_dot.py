@@ -5,15 +5,16 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from hybridgen.models.kernels.producer import release_consumers, wait_for_producer
+from hybridgen.models.kernels.producer import fetch_ahead, release_consumers, wait_for_producer
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_tokens", "ahead"])
 def split_dot_kernel(
     x: tl.tensor,
     weight: tl.tensor,
     out: tl.tensor,
     scales: tl.tensor,
+    norm: tl.tensor,
     residual: tl.tensor,
     bias: tl.tensor,
     partials: tl.tensor,
@@ -24,6 +25,8 @@ def split_dot_kernel(
     x_stride: tl.tensor,
     out_stride: tl.tensor,
     residual_stride: tl.tensor,
+    epsilon: tl.tensor,
+    ahead: tl.tensor,
     IS_GATED: tl.constexpr,
     IS_EVEN: tl.constexpr,
     SPLITS: tl.constexpr,
@@ -37,6 +40,9 @@ def split_dot_kernel(
     Grid (tiles of rows, SPLITS, blocks of tokens). x [num_tokens, size]; weight [num_rows, size]
     (gated: [2 num_rows, size], gates first); out, residual [num_tokens, num_rows]. The weights are
     the left operand: their many rows fill the matrix unit, and the few tokens are its narrow side.
+    Before it waits for x, a program asks for the first ``ahead`` columns of its weights.
+    With ``norm`` [size], x is multiplied by it on its way to the matrix unit, and the sums by the
+    inverse root mean square of x, which each program finds for its share in the same pass.
     With splits, the program that comes last at ``counters`` adds the partial sums in the order of
     the splits, so that the result does not depend on who was last; it leaves the counter at zero.
     """
@@ -52,14 +58,26 @@ def split_dot_kernel(
     gates = weight + row * size
     ups = gates + num_rows.to(tl.int64) * size
     release_consumers(IS_CHAINED)
+    if IS_EVEN and ahead > 0:
+        wanted = tl.minimum(ahead, end - begin)
+        fetch_ahead(gates + begin, wanted, BLOCK_N, IS_CHAINED)
+        if IS_GATED:
+            fetch_ahead(ups + begin, wanted, BLOCK_N, IS_CHAINED)
     wait_for_producer(IS_CHAINED)
     total = tl.zeros([BLOCK_N, BLOCK_B], tl.float32)
     up_total = tl.zeros([BLOCK_N, BLOCK_B], tl.float32)
+    squares = tl.zeros([BLOCK_K // 8, BLOCK_B], tl.float32)
     x_rows = x + token.to(tl.int64) * x_stride
     for start in range(begin, end, BLOCK_K):
         k = start + tl.arange(0, BLOCK_K)
         is_inside = is_token[None, :] if IS_EVEN else (k < size)[:, None] & is_token[None, :]
         value = tl.load(x_rows[None, :] + k[:, None], mask=is_inside, other=0.0)
+        if norm is not None:
+            factor = tl.load(norm + k, mask=k < size, other=0.0).to(tl.float32)
+            wide = value.to(tl.float32)
+            # Eight columns are one thread's, so that nothing is exchanged in here.
+            squares += tl.sum(tl.reshape(wide * wide, [BLOCK_K // 8, 8, BLOCK_B]), 1)
+            value = (wide * factor[:, None]).to(value.dtype)
         w = _weights(gates[:, None] + k[None, :], k, size, IS_EVEN)
         total = tl.dot(w.to(value.dtype), value, total, input_precision="ieee")
         if IS_GATED:
@@ -70,14 +88,20 @@ def split_dot_kernel(
     cell = token.to(tl.int64)[:, None], n[None, :]
     if residual is not None:
         addend = tl.load(residual + cell[0] * residual_stride + cell[1], mask=is_stored)
+    square = tl.sum(squares, 0)
     if SPLITS > 1:
         index = tl.program_id(2) * tl.num_programs(0) + tile
-        total, up_total, is_last = _gather(
-            total, up_total, partials, counters, index, split,
-            IS_GATED, SPLITS, BLOCK_N, BLOCK_B,
+        total, up_total, square, is_last = _gather(
+            total, up_total, square, partials, counters, index, split,
+            IS_GATED, norm is not None, SPLITS, BLOCK_N, BLOCK_B,
         )  # fmt: skip
         if not is_last:
             return
+    if norm is not None:
+        root = tl.rsqrt(square / size + epsilon)[None, :]
+        total *= root
+        if IS_GATED:
+            up_total *= root
     if scales is not None:
         total *= tl.load(scales + row).to(tl.float32)[:, None]
         if IS_GATED:
@@ -107,11 +131,13 @@ def _weights(pointers: tl.tensor, column: tl.tensor, size: tl.tensor, IS_EVEN: t
 def _gather(
     total: tl.tensor,
     up_total: tl.tensor,
+    square: tl.tensor,
     partials: tl.tensor,
     counters: tl.tensor,
     index: tl.tensor,
     split: tl.tensor,
     IS_GATED: tl.constexpr,
+    HAS_NORM: tl.constexpr,
     SPLITS: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_B: tl.constexpr,
@@ -119,20 +145,27 @@ def _gather(
     """Store the partial sums; the last program of a tile gets the sums of all splits."""
     PARTS: tl.constexpr = 2 if IS_GATED else 1
     AREA: tl.constexpr = BLOCK_N * BLOCK_B
+    SHARE: tl.constexpr = PARTS * AREA + (BLOCK_B if HAS_NORM else 0)
     area = tl.arange(0, BLOCK_N)[:, None] * BLOCK_B + tl.arange(0, BLOCK_B)[None, :]
-    base = partials + index.to(tl.int64) * (SPLITS * PARTS * AREA) + area
-    mine = base + split * (PARTS * AREA)
-    tl.store(mine, total)
+    base = partials + index.to(tl.int64) * (SPLITS * SHARE)
+    bases = base + area
+    lines = base + PARTS * AREA + tl.arange(0, BLOCK_B)
+    tl.store(bases + split * SHARE, total)
     if IS_GATED:
-        tl.store(mine + AREA, up_total)
+        tl.store(bases + split * SHARE + AREA, up_total)
+    if HAS_NORM:
+        tl.store(lines + split * SHARE, square)
     tl.debug_barrier()  # all threads have stored before one of them counts
     is_last = tl.atomic_add(counters + index, 1, sem="acq_rel") == SPLITS - 1
     if is_last:
         total = tl.zeros([BLOCK_N, BLOCK_B], tl.float32)
         up_total = tl.zeros([BLOCK_N, BLOCK_B], tl.float32)
+        square = tl.zeros([BLOCK_B], tl.float32)
         for part in tl.static_range(SPLITS):
-            total += tl.load(base + part * (PARTS * AREA), cache_modifier=".cg")
+            total += tl.load(bases + part * SHARE, cache_modifier=".cg")
             if IS_GATED:
-                up_total += tl.load(base + part * (PARTS * AREA) + AREA, cache_modifier=".cg")
+                up_total += tl.load(bases + part * SHARE + AREA, cache_modifier=".cg")
+            if HAS_NORM:
+                square += tl.load(lines + part * SHARE, cache_modifier=".cg")
         tl.store(counters + index, 0)
-    return total, up_total, is_last
+    return total, up_total, square, is_last

@@ -15,6 +15,7 @@ from hybridgen.models.cuda.layers import TorchLayers
 from hybridgen.models.cuda.memory_plan import EngineShape
 from hybridgen.models.cuda.prefill import Prefiller
 from hybridgen.models.cuda.weights import _Builder
+from hybridgen.models.device_engine import PromptChunk
 from hybridgen.models.kernels.paged_cache import PagedCache
 from hybridgen.models.reference import llama_logits
 from hybridgen.models.rope import build_rope_table
@@ -53,14 +54,15 @@ class Model:
 
     def prefill(self, ids: np.ndarray, blocks: np.ndarray, cuts: tuple[int, ...]) -> torch.Tensor:
         for start, stop in pairwise([0, *cuts, len(ids)]):
-            piece = self.prefiller.start(ids[start:stop], start, blocks, 0)
-            inputs = piece._inputs
-            self.prefiller.begin(inputs, stop - start)
-            for layer in range(self.prefiller.num_layers):
-                self.prefiller.layer(layer, inputs, stop - start, start)
-            self.prefiller.finish(stop - start, 1)
-            inputs.is_busy = False
+            self.run_piece([PromptChunk(ids[start:stop], start, blocks, 1)])
         return self.prefiller.logits[1, : self.config.vocab_size]
+
+    def run_piece(self, chunks: list[PromptChunk]) -> None:
+        piece = self.prefiller.start(chunks)
+        for _ in range(self.prefiller.num_layers):
+            assert not piece.is_done()
+            piece.enqueue(1)
+        assert piece.is_done()
 
     def put(self, row: int, position: int, token_id: int, blocks: np.ndarray) -> None:
         state = self.state
@@ -87,9 +89,9 @@ def test_prefill_in_pieces_and_decode_equal_the_reference(changes):
         right = model.logits(ids)
         assert relative_error(model.prefill(ids[:-1], table, cuts), right[-2]) < 1e-5
         model.put(row, len(ids) - 1, int(ids[-1]), table)
-    model.decoder.step(4)  # a bucket of four: the last row is idle
+    model.decoder.step(4, 1)  # a bucket of four: the last row is idle
     for row, ids in enumerate(texts):
-        logits = model.decoder.logits[row, : model.config.vocab_size]
+        logits = model.decoder.logits(1)[row, : model.config.vocab_size]
         assert relative_error(logits, model.logits(ids)[-1]) < 1e-5
     assert model.state.positions.tolist() == [37, 5, 18, -1]
 
@@ -103,8 +105,8 @@ def test_rows_take_their_tokens_from_the_rows_that_they_came_from():
     origins = model.state.items[model.state.layout.origins :]
     origins[0] = 2  # it was row 2 of the step before
     model.state.results[2, 0] = int(ids[8])
-    model.decoder.step(1)
-    assert relative_error(model.decoder.logits[0, :101], model.logits(ids)[-1]) < 1e-5
+    model.decoder.step(1, 2)
+    assert relative_error(model.decoder.logits(2)[0, :101], model.logits(ids)[-1]) < 1e-5
     assert origins[:4].tolist() == [0, 1, 2, 3]
 
 
@@ -112,7 +114,7 @@ def test_an_idle_row_harms_no_block_and_stays_idle():
     model = Model()
     model.put(1, 0, 3, np.asarray([4], np.int32))
     before = [pages.clone() for cache in model.decoder._model.caches for pages in cache]
-    model.decoder.step(4)
+    model.decoder.step(4, 1)
     after = [pages for cache in model.decoder._model.caches for pages in cache]
     for old, new in zip(before, after, strict=True):
         changed = [b for b in range(NUM_BLOCKS) if not torch.equal(old[b].isnan(), new[b].isnan())]

@@ -17,16 +17,23 @@ LLAMA_13B = ModelConfig(
 )  # fmt: skip
 
 
-def plan(total_gib: float, share: float = 0.9, free_gib: float = 1000, **asked: int):
+def plan(
+    total_gib: float,
+    share: float = 0.9,
+    free_gib: float = 1000,
+    shape: EngineShape = SHAPE,
+    **asked: int,
+):
     return plan_memory(
-        LLAMA_13B, SHAPE, total_bytes=int(total_gib * GIB), free_bytes=int(free_gib * GIB),
+        LLAMA_13B, shape, total_bytes=int(total_gib * GIB), free_bytes=int(free_gib * GIB),
         share=share, **asked,
     )  # fmt: skip
 
 
 def test_the_cache_gets_what_weights_and_buffers_leave():
     found = plan(140)
-    assert found.weight_bytes == 2 * LLAMA_13B.num_parameters
+    norms = (2 * 40 + 1) * 5120  # float32
+    assert found.weight_bytes == 2 * (LLAMA_13B.num_parameters + norms)
     assert found.block_bytes == 16 * 2 * 40 * 5120 * 2
     assert 0.9 * 140 * GIB - found.total_bytes < 2 * found.block_bytes
     assert found.total_bytes <= 0.9 * 140 * GIB
@@ -39,6 +46,16 @@ def test_what_others_use_of_the_device_is_not_there():
 def test_a_number_of_blocks_is_kept():
     assert plan(140, num_blocks=500).num_blocks == 500
     assert plan(140, kv_bytes=20 * GIB).num_blocks == 20 * GIB // (16 * 2 * 40 * 5120 * 2)
+
+
+def test_int8_halves_the_weights_and_needs_room_to_write_a_matrix_out():
+    whole, rough = plan(140), plan(140, shape=SHAPE._replace(is_int8=True))
+    assert 0.5 < rough.weight_bytes / whole.weight_bytes < 0.51
+    matrix_bytes = 2 * LLAMA_13B.vocab_size * LLAMA_13B.hidden_size
+    assert rough.workspace_bytes == whole.workspace_bytes + matrix_bytes
+    many = plan(140, shape=SHAPE._replace(is_int8=True, max_rows=256))
+    more = plan(140, shape=SHAPE._replace(max_rows=256))
+    assert many.workspace_bytes == more.workspace_bytes + 2 * matrix_bytes  # decode does it, too
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from hybridgen.errors import InternalError
+from hybridgen.models.kernels.dequantize import dequantize
 from hybridgen.models.kernels.linear import LinearWeights, linear, linear_needs, scratch_needs
 from hybridgen.models.kernels.linear_choice import LinearChoice
 from hybridgen.models.kernels.workspace import Workspace
@@ -14,6 +15,8 @@ from tests.models.kernels.oracles import EPSILON, product, relative_error
 GEMV = LinearChoice("gemv", block_n=4, block_k=32, fuses_norm=True)
 DOT = LinearChoice("dot", block_n=16, block_k=32, block_b=16)
 SPLIT = DOT._replace(splits=3)
+NORMED = SPLIT._replace(fuses_norm=True)
+TMA = LinearChoice("tma", block_n=16, block_k=32, block_b=16, programs=4)
 LIBRARY = LinearChoice("library")
 
 
@@ -52,7 +55,19 @@ def operands(
 
 @pytest.mark.parametrize(
     ("choice", "num_tokens"),
-    [(GEMV, 1), (GEMV._replace(block_n=1, num_stages=3), 1), (DOT, 3), (SPLIT, 5), (DOT, 17)],
+    [
+        (GEMV, 1),
+        (GEMV._replace(block_n=1, num_stages=3), 1),
+        (DOT, 3),
+        (SPLIT, 5),
+        (DOT, 17),
+        (DOT._replace(fuses_norm=True), 17),
+        (NORMED, 5),
+        (TMA, 5),
+        (TMA._replace(programs=1), 5),
+        (TMA._replace(programs=2, yields_late=True), 16),
+        (TMA._replace(programs=100, ahead=64, block_b=32), 17),
+    ],
 )
 def test_a_product_with_all_that_may_follow_equals_the_oracle(
     choice: LinearChoice, num_tokens: int
@@ -65,7 +80,10 @@ def test_a_product_with_all_that_may_follow_equals_the_oracle(
     assert relative_error(out, product(x, weight, residual=residual, **more)) < 1e-6
 
 
-@pytest.mark.parametrize(("choice", "num_tokens"), [(GEMV, 1), (DOT, 3), (SPLIT, 3), (LIBRARY, 3)])
+@pytest.mark.parametrize(
+    ("choice", "num_tokens"),
+    [(GEMV, 1), (DOT, 3), (SPLIT, 3), (NORMED, 3), (TMA, 3), (LIBRARY, 3)],
+)
 def test_a_gated_product_equals_the_oracle(choice: LinearChoice, num_tokens: int) -> None:
     x, weight = operands(num_tokens, is_gated=True)
     more = {"bias": torch.randn(44), "norm": torch.rand(76) + 0.5}
@@ -74,7 +92,7 @@ def test_a_gated_product_equals_the_oracle(choice: LinearChoice, num_tokens: int
     assert relative_error(out, product(x, weight, is_gated=True, **more)) < 1e-6
 
 
-@pytest.mark.parametrize(("choice", "num_tokens"), [(GEMV, 1), (DOT, 3), (SPLIT, 3)])
+@pytest.mark.parametrize(("choice", "num_tokens"), [(GEMV, 1), (DOT, 3), (SPLIT, 3), (LIBRARY, 3)])
 @pytest.mark.parametrize("is_gated", [False, True])
 def test_int8_weights_are_scaled_by_row(
     choice: LinearChoice, num_tokens: int, is_gated: bool
@@ -87,7 +105,7 @@ def test_int8_weights_are_scaled_by_row(
     assert relative_error(out, product(x, weight, scales=scales, is_gated=is_gated)) < 1e-6
 
 
-@pytest.mark.parametrize(("choice", "num_tokens"), [(GEMV, 1), (DOT, 2), (LIBRARY, 2)])
+@pytest.mark.parametrize(("choice", "num_tokens"), [(GEMV, 1), (DOT, 2), (TMA, 2), (LIBRARY, 2)])
 def test_half_weights_are_summed_in_float32(choice: LinearChoice, num_tokens: int) -> None:
     x, weight = (t.half() for t in operands(num_tokens, size=512))
     out = run(choice, x, LinearWeights(weight), out_dtype=torch.float32)
@@ -95,7 +113,53 @@ def test_half_weights_are_summed_in_float32(choice: LinearChoice, num_tokens: in
     assert relative_error(out, product(x, weight)) < limit
 
 
-@pytest.mark.parametrize("choice", [DOT, SPLIT, LIBRARY])
+@pytest.mark.parametrize("is_gated", [False, True])
+@pytest.mark.parametrize("rows_at_once", [1, 4, 9, 1000])
+def test_int8_weights_go_to_the_library_in_pieces_that_fit_the_scratch(
+    is_gated: bool, rows_at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hybridgen.models.kernels.linear.MAX_DEQUANTIZED", rows_at_once * 76 + 75)
+    x, weight = operands(5, is_gated=is_gated)
+    weight = (weight * 40).to(torch.int8)
+    more: dict[str, Any] = {"bias": torch.randn(len(weight)), "norm": torch.rand(76) + 0.5}
+    more["scales"] = torch.rand(len(weight)) * 0.02
+    weights = LinearWeights(weight, is_gated=is_gated, epsilon=EPSILON, **more)
+    residual = None if is_gated else torch.randn(5, 22)
+    wanted = product(x, weight, is_gated=is_gated, residual=residual, **more)
+    assert relative_error(run(LIBRARY, x, weights, residual=residual), wanted) < 1e-6
+
+
+def test_int8_weights_take_scratch_only_where_they_are_written_out() -> None:
+    shape = LinearWeights(torch.ones(44, 76, dtype=torch.int8), is_gated=True).shape
+    assert scratch_needs(3, shape) == scratch_needs(3, shape, LIBRARY)
+    assert scratch_needs(3, shape, LIBRARY) == scratch_needs(3, shape, DOT) + 44 * 76
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])  # interpreted, bf16 is cut off
+def test_dequantized_weights_are_rounded_once(dtype: torch.dtype) -> None:
+    weight = torch.randint(-127, 128, (5, 2500), dtype=torch.int8)
+    scales = torch.rand(5) * 0.02
+    out = torch.full((5, 2500), torch.nan, dtype=dtype)
+    dequantize(weight, scales, out)
+    assert torch.equal(out, (weight.float() * scales[:, None]).to(dtype))
+
+
+def test_dequantizing_refuses_operands_that_do_not_fit() -> None:
+    weight, out = torch.ones(4, 8, dtype=torch.int8), torch.empty(4, 8)
+    for wrong in ((weight, torch.ones(3), out), (weight, torch.ones(4), out[:, :7])):
+        with pytest.raises(InternalError, match="dequantizing"):
+            dequantize(*wrong)
+
+
+def test_a_norm_of_large_halves_is_not_made_on_the_way_to_the_product() -> None:
+    x, weight = (t.half() for t in operands(2))
+    x[:, 3] = 6e4
+    norm = torch.full((76,), 2.0).half()
+    out = run(NORMED, x, LinearWeights(weight, norm=norm, epsilon=EPSILON))
+    assert relative_error(out, product(x, weight, norm=norm)) < 1e-3
+
+
+@pytest.mark.parametrize("choice", [DOT, SPLIT, TMA, LIBRARY])
 def test_the_residual_may_be_the_result(choice: LinearChoice) -> None:
     x, weight = operands(2)
     residual = torch.randn(2, 22)
@@ -109,10 +173,26 @@ def test_the_residual_may_be_the_result(choice: LinearChoice) -> None:
         assert relative_error(out, wanted) < 1e-6
 
 
-def test_a_token_gives_the_same_in_any_company() -> None:
+@pytest.mark.parametrize("choice", [SPLIT, TMA])
+def test_a_token_gives_the_same_in_any_company(choice: LinearChoice) -> None:
     x, weight = operands(7)
-    whole = run(SPLIT, x, LinearWeights(weight))
-    assert torch.equal(run(SPLIT, x[3:5], LinearWeights(weight)), whole[3:5])
+    whole = run(choice, x, LinearWeights(weight))
+    assert torch.equal(run(choice, x[3:5], LinearWeights(weight)), whole[3:5])
+
+
+@pytest.mark.parametrize("num_rows", [16, 22, 100])
+@pytest.mark.parametrize("programs", [1, 2, 3, 5, 7, 13, 64])
+def test_steps_are_dealt_to_any_number_of_programs(num_rows: int, programs: int) -> None:
+    x, weight = operands(3, num_rows, size=160)
+    choice = TMA._replace(programs=programs)
+    floats, counters = linear_needs(3, LinearWeights(weight).shape, choice)
+    workspace = Workspace("cpu", num_floats=floats, num_counters=counters)
+    workspace.partials.fill_(torch.nan)
+    out = torch.full((3, num_rows), torch.nan)
+    for _ in range(2):  # the second finds the counters as the first left them
+        linear(x, LinearWeights(weight), out, workspace=workspace, choice=choice)
+        assert relative_error(out, product(x, weight)) < 1e-6
+        assert not workspace.counters.any()
 
 
 @pytest.mark.parametrize(
@@ -139,9 +219,13 @@ def test_partial_sums_that_do_not_fit_are_refused() -> None:
         linear(x, LinearWeights(weight), torch.empty(2, 22), workspace=workspace, choice=SPLIT)
 
 
-def test_kernels_refuse_what_they_cannot_make() -> None:
+def test_a_kernel_refuses_what_it_cannot_make() -> None:
     x, weight = operands(2)
     with pytest.raises(InternalError, match="one token"):
         run(GEMV, x, LinearWeights(weight))
-    with pytest.raises(InternalError, match="no norm"):
-        run(DOT._replace(fuses_norm=True), x, LinearWeights(weight, norm=torch.ones(76)))
+    with pytest.raises(InternalError, match="one tile"):
+        run(TMA, operands(17)[0], LinearWeights(weight))
+    with pytest.raises(InternalError, match="like x"):
+        run(TMA, x, LinearWeights(weight.to(torch.int8), scales=torch.ones(22)))
+    with pytest.raises(InternalError, match="16 bytes"):
+        run(TMA, torch.nn.functional.pad(x, (0, 1))[:, :76], LinearWeights(weight))

@@ -1,0 +1,96 @@
+"""How a device is to sample a row: what it needs of the request's parameters, in eight words.
+
+::
+
+    word  0  scale       bits of the float32 log2(e) / temperature; 0: greedy
+          1  top_k       0: all
+          2  top_p       bits of the float32
+          3  min_p       bits of the float32
+          4  seed        low 32 bits
+          5  …           high 32 bits
+          6  base        base + step = absolute position of the token to choose
+          7  flags       RowWork
+
+A device picks the likeliest tokens out of a row of logits as they come from the model (the row's
+cut, ipc/layout.h) and may choose the token itself. So it does neither where the request changes
+logits or asks for log-probabilities: samplers do, from the whole row. The numbers are the ones
+that the samplers compute with, bit for bit.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hybridgen.ipc.logit_ring import RowHas
+from hybridgen.request import SamplingParams
+from hybridgen.sampling import parameters
+
+PARAMETER_WORDS = 8
+BASE_WORD = 6
+#: Bits of ``hg_row.flags``.
+HAS_CUT = int(RowHas.CUT)
+HAS_TOKEN = int(RowHas.TOKEN)
+
+_WORDS = struct.Struct("=fiffQiI")
+_LOG2_E = 1.4426950408889634
+_MIN_TEMPERATURE = float(np.float32(1e-5))
+
+
+class RowWork(enum.IntFlag):
+    """What a device may do with a row's logits."""
+
+    CUT = 1
+    CHOOSE = 2
+
+
+class RowParameters(NamedTuple):
+    """One row's words, and what they allow."""
+
+    words: NDArray[np.int32]  # (8,); word BASE_WORD is 0
+    can_cut: bool
+    can_choose: bool
+
+
+#: Of a row that a device does nothing with.
+NO_PARAMETERS = RowParameters(np.zeros(PARAMETER_WORDS, np.int32), False, False)
+NO_PARAMETERS.words.flags.writeable = False
+
+
+def read_parameters(sampling: memoryview) -> RowParameters:
+    """The words of the request whose ``struct hg_sampling`` this is.
+
+    Raises:
+        InternalError: the record's counts are out of bounds.
+    """
+    params, _, seed = parameters.unpack(sampling)
+    is_plain = _is_plain(params)
+    work = RowWork.CUT | RowWork.CHOOSE if is_plain else RowWork(0)
+    scale = _scale_of(params.temperature)
+    packed = _WORDS.pack(scale, params.top_k, params.top_p, params.min_p, seed, 0, work)
+    return RowParameters(np.frombuffer(packed, np.int32), is_plain, is_plain)
+
+
+def _scale_of(temperature: float) -> float:
+    """In double, rounded to float32 once as the words are packed: what native code does."""
+    return _LOG2_E / temperature if temperature >= _MIN_TEMPERATURE else 0.0
+
+
+def _is_plain(params: SamplingParams) -> bool:
+    """Whether the token follows from the logits as they are, and nothing else is asked.
+
+    With ``min_tokens`` it does after a while; then too such a row is left to the samplers, since
+    what a device is told of a row holds as long as the row runs.
+    """
+    return (
+        params.logprobs is None
+        and not params.logit_bias
+        and params.repetition_penalty == 1.0
+        and params.presence_penalty == 0.0
+        and params.frequency_penalty == 0.0
+        and params.min_tokens == 0
+    )

@@ -1,0 +1,148 @@
+"""Choices of kernels and blocks that are worth a try, from what has been seen to do well."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+from hybridgen.models.kernels.attention import AttentionChoice
+from hybridgen.models.kernels.linear_choice import LinearChoice, LinearShape
+
+#: Products behind a norm; the others add to the residual.
+NORMED = ("qkv", "gate_up", "head")
+NUM_PROCESSORS = 132
+#: Rows and columns of weights (of both matrices of a gate), warps.
+_TILES = ((64, 128, 4), (64, 256, 4), (128, 64, 4), (128, 128, 4), (128, 128, 8), (256, 64, 8))
+MAX_SHARED_BYTES = 225_000
+#: The same for tiles that come by the tensor memory accelerator, with stages: by how many tokens.
+_TMA_TILES = {
+    16: ((128, 64, 4, 5), (128, 64, 4, 10), (128, 128, 4, 4), (128, 128, 4, 6), (256, 64, 8, 6)),
+    32: ((128, 64, 4, 4), (128, 64, 4, 9), (128, 128, 4, 4), (256, 64, 8, 5)),
+    64: ((64, 128, 4, 3), (128, 64, 4, 6), (128, 64, 8, 8), (128, 128, 8, 4), (256, 64, 8, 4)),
+    128: ((128, 64, 8, 5), (128, 128, 8, 2)),
+}
+_MAX_TMA_BYTES = 232_000  # of shared memory, where it has been computed to the end
+_SHARED_OF_TWO = 115_600  # what each of two programs of a processor may have
+#: Columns that programs ask for early: in the first round, and in the second for the best.
+FIRST_AHEAD = 512
+MORE_AHEAD = {
+    "dot": (0, 256, 1024, 2048),
+    "tma": (0, 256, 1024, 2048),
+    "gemv": (),
+    "library": (),
+}
+TUNED_CONTEXT = 1024
+#: Positions and warps of a program of attention that reads its first tile before its producer has
+#: ended, so that few registers hold it; and of one that does not, with the stages of its pipeline.
+_EARLY_TILES = ((32, 4), (64, 4), (64, 8), (128, 8))
+_LATE_TILES = ((16, 1, 5), (32, 2, 4), (64, 4, 3), (128, 4, 2))
+#: Positions that they ask for early.
+MORE_POSITIONS_AHEAD = (0, 32, 128)
+
+
+def product_candidates(name: str, shape: LinearShape, batch: int) -> Iterator[LinearChoice]:
+    """Choices for a product of a model; few for the output matrix, which is large and only one."""
+    if name != "head":
+        yield from linear_candidates(shape, batch, has_norm=name in NORMED)
+        return
+    for choice in linear_candidates(shape, batch, has_norm=batch == 1):
+        if choice.splits == 1 and (choice.num_stages <= 4 or choice.form == "tma"):
+            yield choice
+
+
+def linear_candidates(shape: LinearShape, batch: int, *, has_norm: bool) -> Iterator[LinearChoice]:
+    """Choices for a product; ``has_norm`` says that a norm comes before it."""
+    if batch == 1:
+        yield from _gemv_candidates(shape, has_norm)
+        return
+    yield LinearChoice("library")
+    block_b = max(16, min(1 << (batch - 1).bit_length(), 128))
+    for choice in _dot_candidates(shape, block_b):
+        yield choice
+        if has_norm and block_b <= 32:
+            yield choice._replace(fuses_norm=True)
+    if shape.weight_bits == 16:
+        yield from tma_candidates(shape, block_b)
+
+
+def tma_candidates(shape: LinearShape, block_b: int) -> Iterator[LinearChoice]:
+    """One program of each processor, or two; the next kernel beside them from the begin or late."""
+    matrices = 2 if shape.is_gated else 1
+    for tile, block_k, warps, stages in _TMA_TILES[block_b]:
+        block_n = tile // matrices
+        shared = 2 * stages * block_k * (tile + block_b) + 4 * block_n * block_b + 16 * stages
+        if block_n < 64 or shared > _MAX_TMA_BYTES:
+            continue
+        for per_processor in (1, 2) if shared <= _SHARED_OF_TWO else (1,):
+            for yields_late in (False, True):
+                yield LinearChoice(
+                    "tma", block_n, block_k, block_b, 1, warps, stages, ahead=FIRST_AHEAD,
+                    programs=NUM_PROCESSORS * per_processor, yields_late=yields_late,
+                )  # fmt: skip
+
+
+def _dot_candidates(shape: LinearShape, block_b: int) -> Iterator[LinearChoice]:
+    """Tiles of 16 to 32 KiB, few programs that together leave room for those of the next kernel."""
+    matrices = 2 if shape.is_gated else 1
+    for (tile, block_k, warps), stages in itertools.product(_TILES, (3, 4, 6)):
+        block_n, weight_bytes = tile // matrices, shape.weight_bits // 8
+        shared = stages * block_k * (tile * weight_bytes + block_b * 2)
+        num_sums = tile * block_b // (32 * warps)  # registers of a thread
+        fits = 40_000 <= shared <= MAX_SHARED_BYTES and num_sums <= 128
+        is_narrow = shape.size % block_k or tile < min(block_b, 128)
+        if fits and not is_narrow:
+            for splits in _useful_splits(shape, block_n, block_k, MAX_SHARED_BYTES // shared):
+                yield LinearChoice(
+                    "dot", block_n, block_k, block_b, splits, warps, stages,
+                    ahead=FIRST_AHEAD,
+                )  # fmt: skip
+
+
+def _useful_splits(shape: LinearShape, block_n: int, block_k: int, per_processor: int) -> list[int]:
+    """The fewest that keep the device busy, and the one that fills it best beside them."""
+    tiles = -(-shape.num_rows // block_n)
+    possible = [
+        splits
+        for splits in (1, 2, 3, 4, 5, 6, 8)
+        if tiles * splits >= 0.75 * NUM_PROCESSORS and shape.size // block_k >= 4 * splits
+    ]
+
+    def idle_share(splits: int) -> float:
+        rounds = tiles * splits / (NUM_PROCESSORS * min(per_processor, 4))
+        return 1 - rounds / -(-rounds // 1)
+
+    return sorted({*possible[:1], *sorted(possible[1:4], key=idle_share)[:1]})
+
+
+def _gemv_candidates(shape: LinearShape, has_norm: bool) -> Iterator[LinearChoice]:
+    for block_n, block_k, warps, stages in itertools.product(
+        (1, 2, 4, 8), (512, 1024, 2048), (4, 8), (1, 3)
+    ):
+        per_thread = block_n * (2 if shape.is_gated else 1) * block_k // (warps * 32)
+        if max(16, 8 * 16 // shape.weight_bits) <= per_thread <= 64:
+            for fuses_norm in (False, True) if has_norm else (False,):
+                yield LinearChoice(
+                    "gemv", block_n, block_k, num_warps=warps, num_stages=stages,
+                    fuses_norm=fuses_norm,
+                )  # fmt: skip
+
+
+def attention_candidates(num_sequences: int, num_kv_heads: int) -> Iterator[AttentionChoice]:
+    """Choices for attention at 1,024 positions: few programs for few heads, long ones for many."""
+    num_heads = num_sequences * num_kv_heads
+    possible = [
+        splits for splits in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32) if 60 <= num_heads * splits <= 700
+    ]
+    for splits in possible[:5] or [1]:
+        share = -(-TUNED_CONTEXT // (16 * splits)) * 16  # whole blocks of the cache
+        for block_t, warps in _EARLY_TILES:
+            is_single = block_t >= share
+            if block_t < 2 * share:
+                yield AttentionChoice(
+                    splits, min(share, 128), block_t, True, warps,
+                    num_stages=1 if is_single else 3 if block_t < 128 else 2,
+                    ahead=0 if is_single else 64, is_early=True,
+                )  # fmt: skip
+        for block_t, warps, stages in _LATE_TILES:
+            if block_t <= max(share, 64):
+                yield AttentionChoice(splits, min(share, 128), block_t, True, warps, stages)
