@@ -30,7 +30,6 @@ async def run_load(uri: str, options: argparse.Namespace) -> tuple[Times, float]
         temperature=0.7,
         top_p=0.9,
         max_tokens=options.out,
-        min_tokens=options.out,
         ignore_eos=True,
     )
     gate = asyncio.Semaphore(options.streams or options.requests)

@@ -1,7 +1,7 @@
 """Times of the device kernels, beside cuBLAS, torch and the bytes they must move.
 
-Usage: python -m tools.bench_kernels [--models 13b 8b] [--batches 1 8 32 64] [--context 1024]
-       [--sections products attention step] [--table choices.json] [--ahead 0]
+Usage: python -m tools.bench_kernels [--models 13b 8b] [--batches 1 8 32 64] [--contexts 512 1024]
+       [--sections products attention step] [--table linear_choices.json] [--ahead 0]
 
 Needs a CUDA device. All weights of the model are on it, random; everything is timed in CUDA graphs.
 "×" is the time over bytes ÷ read bandwidth, which is measured first.
@@ -29,6 +29,7 @@ from hybridgen.models.kernels.embedding import gather_embedding
 from hybridgen.models.kernels.linear import LinearWeights, linear
 from hybridgen.models.kernels.paged_cache import PagedCache
 from hybridgen.models.kernels.workspace import Workspace
+from tools.attention_error import attention_error
 from tools.device_clock import product_rate, read_bandwidth, time_graph
 from tools.kernel_candidates import attention_candidates
 from tools.model_shapes import MODELS, ModelShape, weight_bytes, weight_rows
@@ -286,7 +287,7 @@ def bench_attention(model: ModelShape, options: argparse.Namespace, bandwidth: f
                 b.attended.fill_(torch.nan)
                 _time_attention(model, b, caches, choices[0])
                 last = caches[(max(12, len(caches)) - 1) % len(caches)]
-                print(f"{'':24} error {attention_error(model, b, last):.1e}")
+                print(f"{'':24} error {_error(model, b, last):.1e}")
                 BEST_ATTENTION[model.name, batch] = choices[0]
             del caches
         library = _time_library_attention(model, batch, context, num_caches)
@@ -310,26 +311,11 @@ def _time_attention(
     )  # fmt: skip
 
 
-def attention_error(model: ModelShape, b: Buffers, cache: PagedCache) -> float:
-    """‖out − ref‖ / ‖ref‖ of the last result in ``b.attended``, the reference in float32."""
-    batch, d, position = len(b.qkv), model.head_dim, int(b.positions[0])
-    q, k, _ = (
-        b.qkv.float()
-        .view(batch, -1, d)
-        .split([model.num_heads, model.num_kv_heads, model.num_kv_heads], 1)
-    )
-    cos, sin = (table[position].repeat(2) for table in b.rope)
-    q, k = (x * cos + torch.cat([-x[..., d // 2 :], x[..., : d // 2]], -1) * sin for x in (q, k))
-    gathered = [
-        memory[b.tables.long()].transpose(1, 2).reshape(batch, model.num_kv_heads, -1, d)
-        for memory in cache
-    ]
-    keys, values = (x[:, :, : position + 1].float() for x in gathered)
-    stored = float((keys[:, :, position] - k).norm() / k.norm())
-    out = torch.nn.functional.scaled_dot_product_attention(
-        q[:, :, None], keys, values, enable_gqa=True
-    ).view(batch, -1)
-    return stored + float((b.attended.float() - out).norm() / out.norm())
+def _error(model: ModelShape, b: Buffers, cache: PagedCache) -> float:
+    return attention_error(
+        model, b.qkv, b.attended, cache,
+        rope=b.rope, position=int(b.positions[0]), tables=b.tables,
+    )  # fmt: skip
 
 
 def _time_library_attention(model: ModelShape, batch: int, context: int, num_caches: int) -> float:

@@ -3,8 +3,8 @@
     python -m tools.bench_load [--gigabytes 4] [--quantize-weights 8] [--device cuda]
 
 Makes a .hybridgen file of that size in a temporary folder and loads it as the gpu process does:
-pinned to one CPU, with threads on the others. Twice with the file dropped from the page cache
-before, as far as the kernel does that, and from the page cache.
+pinned to one CPU, with threads on the others. Once with the file dropped from the page cache
+before, as far as the kernel does that, and twice from the page cache.
 """
 
 from __future__ import annotations

@@ -93,7 +93,7 @@ def _run_all(shares: list[list[str]], batches: list[int]) -> None:
 
 
 def _compile_share(options: argparse.Namespace) -> None:
-    """Every so-manieth kernel, by a launch on a small matrix."""
+    """Every n-th kernel, by a launch on a small matrix."""
     tasks: dict[LinearTask, None] = {}
     for name, batch, product in itertools.product(
         options.models, options.batches, ("qkv", "gate_up", "head", "down")

@@ -52,7 +52,7 @@ BLOCK_SIZE = 16
 
 
 class TimedEngine(CudaEngine):
-    """Marks begin and end of each forward pass, and the end of the copy behind it."""
+    """Marks the start and end of each forward pass, and the end of the cuts behind it."""
 
     marks: list[list[Any]]
     is_timing = False
@@ -72,9 +72,9 @@ class TimedEngine(CudaEngine):
         """Before a mark."""
         super().emit(step, num_decode, logits_slots, output)
         if self.is_timing and self.marks:
-            copied = self._mark()
-            copied.record(self.stream)
-            self.marks[-1].append(copied)
+            cut = self._mark()
+            cut.record(self.stream)
+            self.marks[-1].append(cut)
 
     def begin_timing(self) -> None:
         """From the next step on."""
@@ -91,7 +91,7 @@ class StepFigures(NamedTuple):
 
     step_ms: float
     forward_ms: float
-    copy_ms: float
+    cut_ms: float
     hand_off_ms: float
     computing: float
 
@@ -186,7 +186,7 @@ class BatchBench(NamedTuple):
         print(
             f"  {batch:5} {context:4} | {figures.step_ms:8.3f} {figures.step_ms / floor_ms:7.3f} "
             f"| {figures.forward_ms:7.3f}  {figures.computing:8.1%} "
-            f"| {figures.hand_off_ms * 1e3:6.0f} {figures.copy_ms * 1e3:6.0f} {sampling_us:8.0f}"
+            f"| {figures.hand_off_ms * 1e3:6.0f} {figures.cut_ms * 1e3:6.0f} {sampling_us:8.0f}"
             f"   (wall {elapsed_ms / num_done:.3f})",
             flush=True,
         )
@@ -338,14 +338,14 @@ def make_config(
 def _figures(marks: list[list[Any]]) -> StepFigures:
     torch.cuda.synchronize()
     forward = [begin.elapsed_time(end) for begin, end, _ in marks]
-    copies = [end.elapsed_time(copied) for _, end, copied in marks]
+    cuts = [end.elapsed_time(cut) for _, end, cut in marks]
     pairs = list(itertools.pairwise(marks))
     hand_offs = [before[1].elapsed_time(after[0]) for before, after in pairs]
     steps = [before[0].elapsed_time(after[0]) for before, after in pairs]
     return StepFigures(
         statistics.median(steps),
         statistics.median(forward),
-        statistics.median(copies),
+        statistics.median(cuts),
         statistics.median(hand_offs),
         sum(forward[:-1]) / sum(steps),
     )

@@ -1,7 +1,7 @@
-"""Compiles what ``tune_kernels`` will try, in several processes, into Triton's cache.
+"""Compiles what ``tune_kernels`` and ``tune_attention`` will try into Triton's cache.
 
-A kernel depends on a shape only by whether it is gated, follows a norm and so on, so each is
-launched once on a matrix with few rows.
+Several processes share the work. A kernel depends on a shape only by whether it is gated, follows a
+norm and so on, so each is launched once on a matrix with few rows.
 """
 
 from __future__ import annotations
@@ -47,10 +47,18 @@ class AttentionTask(NamedTuple):
     choice: AttentionChoice
 
 
-def compile_all(models: list[ModelShape], bits: list[int], batches: list[int]) -> None:
-    """Start the processes and wait for them."""
-    words = json.dumps([[model.name for model in models], bits, batches])
-    command = [sys.executable, "-m", "tools.compile_kernels", words]
+def compile_products(models: list[ModelShape], bits: list[int], batches: list[int]) -> None:
+    """Compile the kernels of products; returns when all are done."""
+    _run_shares(["products", json.dumps([[model.name for model in models], bits, batches])])
+
+
+def compile_attention(models: list[ModelShape], batches: list[int]) -> None:
+    """Compile the kernels of attention; returns when all are done."""
+    _run_shares(["attention", json.dumps([[model.name for model in models], [], batches])])
+
+
+def _run_shares(words: list[str]) -> None:
+    command = [sys.executable, "-m", "tools.compile_kernels", *words]
     children = [subprocess.Popen([*command, str(share)]) for share in range(_NUM_PROCESSES)]
     for child in children:
         child.wait()
@@ -124,15 +132,19 @@ def launch_attention(task: AttentionTask) -> None:
 
 
 def main() -> int:
-    """One share of the work: every so-manieth task."""
-    names, bits, batches = json.loads(sys.argv[1])
-    share, models = int(sys.argv[2]), [MODELS[name] for name in names]
-    products = linear_tasks(models, bits, batches)
-    for task in itertools.islice(products, share, None, _NUM_PROCESSES):
-        _try(partial(launch_linear, task), task)
-    attentions = attention_tasks(models, batches)
-    for attention in itertools.islice(attentions, share, None, _NUM_PROCESSES):
-        _try(partial(launch_attention, attention), attention)
+    """One share of the work: every n-th task."""
+    kind, words, share = sys.argv[1], sys.argv[2], int(sys.argv[3])
+    names, bits, batches = json.loads(words)
+    models = [MODELS[name] for name in names]
+    launches: Iterator[tuple[Callable[[], None], object]]
+    if kind == "products":
+        tasks = linear_tasks(models, bits, batches)
+        launches = ((partial(launch_linear, task), task) for task in tasks)
+    else:
+        attentions = attention_tasks(models, batches)
+        launches = ((partial(launch_attention, task), task) for task in attentions)
+    for launch, task in itertools.islice(launches, share, None, _NUM_PROCESSES):
+        _try(launch, task)
     torch.cuda.synchronize()
     return 0
 

@@ -13,6 +13,7 @@ NORMED = ("qkv", "gate_up", "head")
 NUM_PROCESSORS = 132
 #: Rows and columns of weights (of both matrices of a gate), warps.
 _TILES = ((64, 128, 4), (64, 256, 4), (128, 64, 4), (128, 128, 4), (128, 128, 8), (256, 64, 8))
+#: Shared memory of a program, a little below the 232,448 there are: Triton adds to the estimate.
 MAX_SHARED_BYTES = 225_000
 #: The same for tiles that come by the tensor memory accelerator, with stages: by how many tokens.
 _TMA_TILES = {
@@ -21,7 +22,7 @@ _TMA_TILES = {
     64: ((64, 128, 4, 3), (128, 64, 4, 6), (128, 64, 8, 8), (128, 128, 8, 4), (256, 64, 8, 4)),
     128: ((128, 64, 8, 5), (128, 128, 8, 2)),
 }
-_MAX_TMA_BYTES = 232_000  # of shared memory, where it has been computed to the end
+_MAX_TMA_BYTES = 232_000  # of the 232,448 there are: what these tiles take is known exactly
 _SHARED_OF_TWO = 115_600  # what each of two programs of a processor may have
 #: Columns that programs ask for early: in the first round, and in the second for the best.
 FIRST_AHEAD = 512
@@ -66,7 +67,7 @@ def linear_candidates(shape: LinearShape, batch: int, *, has_norm: bool) -> Iter
 
 
 def tma_candidates(shape: LinearShape, block_b: int) -> Iterator[LinearChoice]:
-    """One program of each processor, or two; the next kernel beside them from the begin or late."""
+    """One or two programs on each processor; the next kernel starts beside them, or late."""
     matrices = 2 if shape.is_gated else 1
     for tile, block_k, warps, stages in _TMA_TILES[block_b]:
         block_n = tile // matrices

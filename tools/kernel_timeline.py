@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 _FIRST = "_embedding_kernel"
 _PRODUCTS = ("qkv", "output", "gate_up", "down")
-_PRODUCT_NAMES = re.compile(r"split_dot|gemv|gemm|nvjet|cutlass|xmma", re.IGNORECASE)
+_PRODUCT_NAMES = re.compile(r"_dot_kernel|gemv|gemm|nvjet|cutlass|xmma", re.IGNORECASE)
 _PLACES = {
     "embedding": "embedding",
     "norm_kernel": "norm",
@@ -42,7 +42,7 @@ class Addition(NamedTuple):
         count: launches in a step.
         added_us: by all of them.
         duration_us: mean of one, overlap included.
-        gap_us: of all, between the end of all before and the begin.
+        gap_us: of all launches, from the end of all before to their own start.
     """
 
     place: str
@@ -54,7 +54,7 @@ class Addition(NamedTuple):
 
 
 def read_kernels(trace: dict[str, Any]) -> list[Kernel]:
-    """Kernels of a Chrome trace as ``torch.profiler`` writes it, in the order of their begin."""
+    """Kernels of a Chrome trace as ``torch.profiler`` writes it, by their start."""
     kernels = [
         Kernel(event["name"], event["ts"], event["ts"] + event["dur"])
         for event in trace["traceEvents"]

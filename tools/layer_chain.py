@@ -45,7 +45,7 @@ class Pool:
         self._taken = 0
 
     def take(self, num_bytes: int) -> torch.Tensor:
-        """The next bytes, from the begin on where there are no more."""
+        """The next bytes; from the start again where there are no more."""
         if self._taken + num_bytes > len(self._bytes):
             self._taken = 0
         begin = self._taken

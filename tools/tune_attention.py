@@ -1,7 +1,7 @@
-"""Measures which way of attention makes a decode step fastest, and stores it.
+"""Measures which choices for attention make a decode step fastest, and stores them.
 
-Usage: python -m tools.tune_attention --output-folder FOLDER [--models 13b 8b] [--batches 1 8 64]
-       [--limit-s 50]
+Usage: python -m tools.tune_attention [--models 13b 8b] [--batches 1 8 64] [--limit-s 220]
+       [--output-folder hybridgen/models/kernels]
 
 Needs a CUDA device. Choices are tried between the two products that attention stands between (see
 ``layer_chain``), at a context of 1,024; printed is what attention adds to them. The best are tried
@@ -14,11 +14,9 @@ import argparse
 import itertools
 import json
 import math
-import subprocess
 import sys
 import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -31,13 +29,13 @@ from hybridgen.models.kernels.attention import (
 )
 from hybridgen.models.kernels.linear import linear
 from hybridgen.models.kernels.linear_choice import choose_linear
-from tools.compile_kernels import attention_tasks, launch_attention
+from tools.attention_error import attention_error
+from tools.compile_kernels import compile_attention
 from tools.device_clock import time_graph
 from tools.kernel_candidates import MORE_POSITIONS_AHEAD, TUNED_CONTEXT, attention_candidates
 from tools.layer_chain import Layer, LayerChain, Plan, Pool
 from tools.model_shapes import MODELS, ModelShape
 
-_NUM_PROCESSES = 12
 _NUM_LAYERS = 3
 _NUM_FINALISTS = 3
 _NUM_PRINTED = 4
@@ -51,17 +49,8 @@ def main() -> int:
     """Compile, measure, store."""
     options = _parse()
     models = [MODELS[name] for name in options.models]
-    if options.share is not None:
-        return _compile(models, options.batches, options.share)
     begin_s = time.monotonic()
-    shares = [
-        subprocess.Popen(
-            [sys.executable, "-m", "tools.tune_attention", *sys.argv[1:], "--share", s]
-        )
-        for s in map(str, range(_NUM_PROCESSES))
-    ]
-    for child in shares:
-        child.wait()
+    compile_attention(models, options.batches)
     print(f"compiled in {time.monotonic() - begin_s:.0f} s", flush=True)
     pool = Pool(_POOL_BYTES)
     table = _stored()
@@ -80,18 +69,8 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--models", nargs="+", default=list(MODELS), choices=MODELS)
     parser.add_argument("--batches", nargs="+", type=int, default=[1, 2, 4, 8, 16, 32, 64, 128])
     parser.add_argument("--limit-s", type=float, default=220.0)
-    parser.add_argument("--output-folder", type=Path, required=True)
-    parser.add_argument("--share", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--output-folder", type=Path, default=attention.TABLE_PATH.parent)
     return parser.parse_args()
-
-
-def _compile(models: list[ModelShape], batches: list[int], share: int) -> int:
-    """Every so-manieth kernel into Triton's cache; what does not compile fails when measured."""
-    tasks = attention_tasks(models, batches)
-    for task in itertools.islice(tasks, share, None, _NUM_PROCESSES):
-        _try(partial(launch_attention, task), task.choice)
-    torch.cuda.synchronize()
-    return 0
 
 
 class Search:
@@ -175,35 +154,22 @@ class Search:
             )  # fmt: skip
 
     def _error(self, choice: AttentionChoice) -> float:
-        """‖out − ref‖ / ‖ref‖ of the result and of the new key, outputs poisoned, in float32."""
-        chain, d, kv = self._chain, self._model.head_dim, self._model.num_kv_heads
-        position, plan = int(chain.positions[0]), self._plan(choice)
+        """Of the result and of the new key, with everything they are written over poisoned."""
+        chain, plan = self._chain, self._plan(choice)
+        cache = chain.layers[0].cache
         chain.qkv.normal_()
         chain.attended.fill_(torch.nan)
         plan.workspace.partials.fill_(torch.nan)
         decode_attention(
-            chain.qkv, chain.layers[0].cache, chain.attended, chain.rope, chain.positions,
-            chain.tables, num_heads=self._model.num_heads, workspace=plan.workspace,
-            choice=choice, is_chained=True,
+            chain.qkv, cache, chain.attended, chain.rope, chain.positions, chain.tables,
+            num_heads=self._model.num_heads, workspace=plan.workspace, choice=choice,
+            is_chained=True,
         )  # fmt: skip
-        heads = chain.qkv.float().view(self._batch, -1, d)
-        q, k, _ = heads.split([self._model.num_heads, kv, kv], 1)
-        cos, sin = (table[position].repeat(2) for table in chain.rope)
-        q, k = (
-            x * cos + torch.cat([-x[..., d // 2 :], x[..., : d // 2]], -1) * sin for x in (q, k)
-        )
-        keys, values = (
-            memory[chain.tables.long()].transpose(1, 2).reshape(self._batch, kv, -1, d)
-            for memory in chain.layers[0].cache
-        )
-        keys, values = (x[:, :, : position + 1].float() for x in (keys, values))
-        stored = float((keys[:, :, position] - k).norm() / k.norm())
-        out = torch.nn.functional.scaled_dot_product_attention(
-            q[:, :, None], keys, values, enable_gqa=True
-        ).view(self._batch, -1)
-        error = float((chain.attended.float() - out).norm() / out.norm())
-        total = stored + error
-        return float("inf") if math.isnan(total) else total
+        error = attention_error(
+            self._model, chain.qkv, chain.attended, cache,
+            rope=chain.rope, position=int(chain.positions[0]), tables=chain.tables,
+        )  # fmt: skip
+        return float("inf") if math.isnan(error) else error
 
 
 def _fastest(times: dict[AttentionChoice, float]) -> list[AttentionChoice]:

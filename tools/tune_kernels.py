@@ -1,12 +1,12 @@
-"""Measures which kernels with which blocks make a decode step fastest, and stores them.
+"""Measures which kernels with which blocks make matrix products fastest, and stores them.
 
 Usage: python -m tools.tune_kernels [--models 13b 8b] [--bits 16] [--batches 1 2 4 8 16 32 64 128]
        [--limit-s 220] [--output-folder hybridgen/models/kernels]
 
 Needs a CUDA device. Kernels are compiled by several processes first. Then each product's choices
 are tried in its place in a chain of layers (see ``layer_chain``), the other products as they are
-best so far; the best few once more, with more or less of their weights asked for early. Attention
-is tried between its two products, at a context of 1,024. What is measured is stored as it comes.
+best so far; the best few once more, with more or less of their weights asked for early. What is
+measured is stored as it comes. ``tune_attention`` does the same for attention.
 """
 
 from __future__ import annotations
@@ -18,28 +18,23 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
-from hybridgen.models.kernels import attention, linear_choice
-from hybridgen.models.kernels.attention import AttentionChoice, choose_attention
+from hybridgen.models.kernels import linear_choice
+from hybridgen.models.kernels.attention import choose_attention
 from hybridgen.models.kernels.linear_choice import LinearChoice, choose_linear
-from tools.compile_kernels import compile_all
+from tools.compile_kernels import compile_products
 from tools.device_clock import time_graph
-from tools.kernel_candidates import (
-    MORE_AHEAD,
-    MORE_POSITIONS_AHEAD,
-    attention_candidates,
-    product_candidates,
-)
+from tools.kernel_candidates import MORE_AHEAD, product_candidates
 from tools.layer_chain import Choices, LayerChain, Pool
 from tools.model_shapes import MODELS, ModelShape
 
-CONTEXT = 1024
-_SHORT_CONTEXT = 128  # of the chain for products: attention is there, but costs little
+_CONTEXT = 128  # attention is in the chain, but costs little
 _NUM_LAYERS = 3
 _NUM_FINALISTS = 3
+_MAX_ERROR = 2e-2  # of bf16 results; a wrong kernel is far above
 _POOL_BYTES = 24 << 30
 
 
@@ -55,10 +50,10 @@ def main() -> int:
     options = _parse()
     begin_s = time.monotonic()
     models = [MODELS[name] for name in options.models]
-    compile_all(models, options.bits, options.batches)
+    compile_products(models, options.bits, options.batches)
     print(f"compiled in {time.monotonic() - begin_s:.0f} s", flush=True)
     pool = Pool(_POOL_BYTES)
-    tables = Tables(options.output_folder)
+    table = Table(options.output_folder)
     for batch, bits, model in itertools.product(options.batches, options.bits, models):
         if time.monotonic() - begin_s > options.limit_s:
             print(f"out of time before {model.name}, {bits} bit, batch {batch}", flush=True)
@@ -66,7 +61,7 @@ def main() -> int:
         tuner = Tuner(model, batch, bits, pool)
         with torch.inference_mode():
             tuner.search()
-        tables.store(tuner)
+        table.store(tuner)
     return 0
 
 
@@ -101,8 +96,10 @@ class Tuner:
         self._pool = pool
 
     def search(self) -> None:
-        """Products, then attention between them, then the head; prints what each gained."""
-        chain = self._chain(_SHORT_CONTEXT)
+        """The products of a layer, then the output matrix; prints what each gained."""
+        chain = LayerChain(
+            self.model, self.batch, self.bits, self._pool, num_layers=_NUM_LAYERS, context=_CONTEXT
+        )
         names = ["gate_up", "down", "qkv", "output"]
         before_us = self._time_layers(chain, self.choices, num_replays=9)
         finalists = {name: self._first_round(chain, name) for name in names}
@@ -111,20 +108,16 @@ class Tuner:
         after_us = self._time_layers(chain, self.choices, num_replays=9)
         print(
             f"{self.model.name} {self.bits} bit, batch {self.batch:3}, a layer at context "
-            f"{_SHORT_CONTEXT}: {before_us:7.2f} -> {after_us:7.2f} us",
+            f"{_CONTEXT}: {before_us:7.2f} -> {after_us:7.2f} us",
             flush=True,
         )
         for name in names:
             error = chain.product_error(name, chain.plan(self.choices, self.attention))
             print(f"    {name:8}{short(self.choices[name])}, error {error:.1e}", flush=True)
+            if not error < _MAX_ERROR:
+                print(f"    {name:8}WRONG, so it stays as it was stored", flush=True)
+                self.choices[name] = choose_linear(self.batch, self.shapes[name])
         self._search_head(chain)
-        del chain
-        self._search_attention()
-
-    def _chain(self, context: int) -> LayerChain:
-        return LayerChain(
-            self.model, self.batch, self.bits, self._pool, num_layers=_NUM_LAYERS, context=context
-        )
 
     def _time_layers(self, chain: LayerChain, choices: Choices, *, num_replays: int = 4) -> float:
         """Microseconds of one layer."""
@@ -174,32 +167,6 @@ class Tuner:
             flush=True,
         )
 
-    def _search_attention(self) -> None:
-        """Attention between its two products."""
-        chain = self._chain(CONTEXT)
-
-        def took(choice: AttentionChoice) -> float:
-            plan = chain.plan(self.choices, choice)
-
-            def run() -> None:
-                for layer in chain.layers:
-                    chain.run_attention(layer, plan)
-
-            return _time(run, 5)
-
-        tried = [self.attention, *attention_candidates(self.batch, self.model.num_kv_heads)]
-        before_us = took(tried[0])
-        times_us = {choice: took(choice) for choice in dict.fromkeys(tried)}
-        best = sorted(times_us, key=times_us.__getitem__)[:_NUM_FINALISTS]
-        for choice, ahead in itertools.product(best, MORE_POSITIONS_AHEAD):
-            times_us[choice._replace(ahead=ahead)] = took(choice._replace(ahead=ahead))
-        self.attention = min(times_us, key=times_us.__getitem__)
-        print(
-            f"    attention with its products at context {CONTEXT}: {before_us:.2f} -> "
-            f"{times_us[self.attention]:.2f} us, {tuple(self.attention)}",
-            flush=True,
-        )
-
 
 def _rank(took: Callable[[LinearChoice], float], tried: Sequence[LinearChoice]) -> list[Timed]:
     """The fastest first; what does not compile or fit is reported and left out."""
@@ -228,50 +195,30 @@ def short(choice: LinearChoice) -> str:
     )
 
 
-class Tables:
+class Table:
     """The stored choices, of which those that are measured again are replaced.
 
     Args:
-        folder: where both tables are written.
+        folder: where the table is written.
     """
 
     def __init__(self, folder: Path) -> None:
-        self._linear_path = folder / linear_choice.TABLE_PATH.name
-        self._attention_path = folder / attention.TABLE_PATH.name
-        self._linear = {
-            (*entry["shape"].values(), entry["num_tokens"]): entry
-            for entry in _entries(linear_choice.TABLE_PATH)
-        }
-        self._attention = {
-            (entry["num_kv_heads"], entry["num_sequences"]): entry
-            for entry in _entries(attention.TABLE_PATH)
+        self._path = folder / linear_choice.TABLE_PATH.name
+        stored = json.loads(linear_choice.TABLE_PATH.read_text(encoding="utf-8"))
+        self._entries = {
+            (*entry["shape"].values(), entry["num_tokens"]): entry for entry in stored["choices"]
         }
 
     def store(self, tuner: Tuner) -> None:
-        """Write both tables with the choices of ``tuner``."""
+        """Write the table with the choices of ``tuner``."""
         for name, shape in tuner.shapes.items():
-            self._linear[*shape, tuner.batch] = {
+            self._entries[*shape, tuner.batch] = {
                 "shape": shape._asdict(),
                 "num_tokens": tuner.batch,
                 "choice": tuner.choices[name]._asdict(),
             }
-        self._attention[tuner.model.num_kv_heads, tuner.batch] = {
-            "num_kv_heads": tuner.model.num_kv_heads,
-            "num_sequences": tuner.batch,
-            "choice": tuner.attention._asdict(),
-        }
-        _write(self._linear_path, [self._linear[key] for key in sorted(self._linear)])
-        _write(self._attention_path, [self._attention[key] for key in sorted(self._attention)])
-
-
-def _entries(path: Path) -> list[dict[str, Any]]:
-    table: dict[str, list[dict[str, Any]]] = json.loads(path.read_text(encoding="utf-8"))
-    return table["choices"]
-
-
-def _write(path: Path, entries: list[dict[str, Any]]) -> None:
-    lines = ",\n".join(json.dumps(entry) for entry in entries)
-    path.write_text('{"choices": [\n' + lines + "\n]}\n", encoding="utf-8")
+        lines = ",\n".join(json.dumps(self._entries[key]) for key in sorted(self._entries))
+        self._path.write_text('{"choices": [\n' + lines + "\n]}\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ import numpy as np
 
 from hybridgen.ipc.logit_ring import LogitRing
 from hybridgen.ipc.sampled_ring import SampledRing
-from hybridgen.ipc.slot_table import SlotTable
+from hybridgen.ipc.slot_table import SlotTable, SlotWord
 from hybridgen.ipc.token_store import TokenStore
 from hybridgen.models.device_engine import DeviceEngine, Output
 from hybridgen.scheduler.batch_row import SAMPLED_DTYPE
@@ -152,7 +152,8 @@ class DeviceRing:
         return Output.TOKENS if plan.is_on_device else Output.CUTS
 
     def _parameters_of(self, slot: int) -> RowParameters:
-        return read_parameters(self._slots.parameters(slot))
+        prompt_len = self._slots.load(slot, SlotWord.PROMPT_LEN)
+        return read_parameters(self._slots.parameters(slot), prompt_len)
 
     def _finish_oldest(self) -> None:
         """Wait for the samplers of the oldest step, and take their answers in."""
@@ -174,7 +175,7 @@ class DeviceRing:
         line.add("sample_wait_ns", time.monotonic_ns() - started_ns)
 
     def _note_time(self, plan: StepPlan) -> None:
-        """Measure a step that follows another and that nothing was computed beside."""
+        """Measure a step if it follows another, and nothing was computed beside either."""
         now_ns = time.monotonic_ns()
         is_ordinary = not (plan.logits_slots or self._prefill.is_out) and plan.parameters is None
         if is_ordinary and self._finished_ns:
@@ -183,17 +184,17 @@ class DeviceRing:
         self._finished_ns = now_ns if is_ordinary else 0
 
     def _is_done(self, step: int, lane: int) -> bool:
-        """Is the lane done? Works on what there is meanwhile, else sleeps a while."""
+        """Whether the lane is done; enqueues prefill meanwhile, or else sleeps a while."""
         if self._sampled.done(step, lane) == step:
             return True
         is_free = self._hand_off.poll()
         if self._prefill.is_sending:
             self._prefill.advance(is_host_free=is_free)
             return False
-        is_calm = is_free and not self._prefill.is_out
-        wait_us = SAMPLER_WAIT_US if is_calm else BUSY_WAIT_US
         if not is_free:
             return self._sampled.wait_done(step, lane, self._spin_us, self._spin_us or BUSY_WAIT_US)
+        is_calm = not self._prefill.is_out
+        wait_us = SAMPLER_WAIT_US if is_calm else BUSY_WAIT_US
         is_done = self._sampled.wait_done(step, lane, self._spin_us, wait_us)
         if not is_done:
             if is_calm:

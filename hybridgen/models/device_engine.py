@@ -129,7 +129,7 @@ class DeviceEngine(Protocol):
         ...
 
     def apply(self, indices: npt.NDArray[np.int64], values: IntArray) -> None:
-        """Write items of the state vector."""
+        """Write items of the state vector: int64[k] distinct indices, int32[k] values."""
         ...
 
     def set_parameters(self, words: IntArray) -> None:

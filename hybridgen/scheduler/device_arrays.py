@@ -31,7 +31,7 @@ class DeviceArrays:
         is_told: the row was reported to run short of blocks.
         headers: hg_row records without lane, position and flags.
         parameters: int32 words of each row (``row_parameters``), without the position.
-        can_cut, can_choose: what the device may do with the row's logits.
+        plain_from: int64, positions from which on the device may look at the row's logits itself.
         is_changed: a row came, went or moved since this was set to False.
     """
 
@@ -52,8 +52,7 @@ class DeviceArrays:
         self.is_told = np.zeros(max_rows, np.bool_)
         self.headers = np.zeros(max_rows, HEADER_DTYPE)
         self.parameters = np.zeros((max_rows, PARAMETER_WORDS), np.int32)
-        self.can_cut = np.zeros(max_rows, np.bool_)
-        self.can_choose = np.zeros(max_rows, np.bool_)
+        self.plain_from = np.zeros(max_rows, np.int64)
         self.is_changed = False
 
     def append(self, row: DeviceRow, position: int, origin: int) -> None:
@@ -73,7 +72,7 @@ class DeviceArrays:
         self.room[index] = self.room_of(row)
         self.is_told[index] = False
         self.headers[index] = (row.slot, 0, row.epoch, 0, row.detokenizer, 0)
-        self.parameters[index], self.can_cut[index], self.can_choose[index] = row.parameters
+        self.parameters[index], self.plain_from[index] = row.parameters
         self.is_changed = True
         self._stale.add(index)
 
@@ -105,7 +104,7 @@ class DeviceArrays:
         """What moves with a row."""
         return (
             *(self.positions, self.origins, self.room, self.is_told, self.headers),
-            *(self.parameters, self.can_cut, self.can_choose),
+            *(self.parameters, self.plain_from),
         )
 
     def take_writes(self) -> tuple[NDArray[np.int64], NDArray[np.int32]]:

@@ -42,7 +42,12 @@ from hybridgen.scheduler.device_row import DeviceChunk, DeviceRow, StateLayout, 
 from hybridgen.scheduler.prefill_queue import PrefillQueue
 from hybridgen.scheduler.row_events import Departure, RowEvents
 from hybridgen.scheduler.row_parameters import NO_PARAMETERS, RowParameters
-from hybridgen.scheduler.step_records import step_parameters, step_records
+from hybridgen.scheduler.step_records import (
+    become_plain,
+    plain_rows,
+    step_parameters,
+    step_records,
+)
 
 _ENDS_ROW = int(RowFlag.FINISHED | RowFlag.STALE | RowFlag.NO_TOKEN)
 
@@ -226,11 +231,7 @@ class DeviceBatch:
             return None
         self._ready = []
         indices, values = arrays.take_writes()
-        is_on_device = bool(
-            wants_device
-            and arrays.can_choose[:num_decode].all()
-            and all(row.parameters.can_choose for row in first)
-        )
+        is_on_device = wants_device and bool(plain_rows(arrays, first).all())
         plan = StepPlan(
             step=step,
             num_decode=num_decode,
@@ -293,14 +294,9 @@ class DeviceBatch:
         ]
 
     @property
-    def num_in_flight(self) -> int:
-        """Steps that were planned and not completed."""
-        return len(self._in_flight)
-
-    @property
     def num_running(self) -> int:
         """Rows that the next step would decode."""
-        return len(self._arrays.rows)
+        return len(self._arrays.rows) + len(self._opening)
 
     @property
     def num_waiting_tokens(self) -> int:
@@ -322,10 +318,11 @@ class DeviceBatch:
 
     def _parameters(self, step: int, first: list[DeviceRow]) -> NDArray[np.int32] | None:
         """Of all rows, if they are not those of the step before."""
-        if not (self._arrays.is_changed or first or self._had_first):
+        arrays = self._arrays
+        if not (arrays.is_changed or first or self._had_first or become_plain(arrays)):
             return None
-        self._arrays.is_changed, self._had_first = False, bool(first)
-        return step_parameters(self._arrays, first, step)
+        arrays.is_changed, self._had_first = False, bool(first)
+        return step_parameters(arrays, first, step)
 
     def _run_opened(self) -> None:
         """Rows whose first token the last step chooses are decoded from now on."""

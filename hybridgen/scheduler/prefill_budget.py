@@ -111,10 +111,10 @@ class PrefillBudget:
 
     def lets_step(self) -> bool:
         """Whether a step may go although pieces are with the device."""
-        return not self.is_crowded or (
-            # The last piece may be half empty, as no prompt fitted in.
-            self._num_since_step + self._whole // 2 >= self.tokens_per_step()
-        )
+        if not self.is_crowded or not self._num_running:
+            return True  # a step of first tokens alone needs no weights
+        # The last piece may be half empty, as no prompt fitted in.
+        return self._num_since_step + self._whole // 2 >= self.tokens_per_step()
 
 
 def _in_tiles(num_tokens: int) -> int:

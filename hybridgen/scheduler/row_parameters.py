@@ -32,6 +32,7 @@ from hybridgen.sampling import parameters
 
 PARAMETER_WORDS = 8
 BASE_WORD = 6
+FLAGS_WORD = 7
 #: Bits of ``hg_row.flags``.
 HAS_CUT = int(RowHas.CUT)
 HAS_TOKEN = int(RowHas.TOKEN)
@@ -49,20 +50,25 @@ class RowWork(enum.IntFlag):
 
 
 class RowParameters(NamedTuple):
-    """One row's words, and what they allow."""
+    """One row's words, and when they count."""
 
     words: NDArray[np.int32]  # (8,); word BASE_WORD is 0
-    can_cut: bool
-    can_choose: bool
+    plain_from: int
+    """Position from which on a token follows from the logits as they are; NEVER."""
 
 
+NEVER = 2**62
 #: Of a row that a device does nothing with.
-NO_PARAMETERS = RowParameters(np.zeros(PARAMETER_WORDS, np.int32), False, False)
+NO_PARAMETERS = RowParameters(np.zeros(PARAMETER_WORDS, np.int32), NEVER)
 NO_PARAMETERS.words.flags.writeable = False
 
 
-def read_parameters(sampling: memoryview) -> RowParameters:
-    """The words of the request whose ``struct hg_sampling`` this is.
+def read_parameters(sampling: memoryview, prompt_len: int) -> RowParameters:
+    """The words of a request.
+
+    Args:
+        sampling: its ``struct hg_sampling``.
+        prompt_len: tokens of its prompt.
 
     Raises:
         InternalError: the record's counts are out of bounds.
@@ -72,7 +78,9 @@ def read_parameters(sampling: memoryview) -> RowParameters:
     work = RowWork.CUT | RowWork.CHOOSE if is_plain else RowWork(0)
     scale = _scale_of(params.temperature)
     packed = _WORDS.pack(scale, params.top_k, params.top_p, params.min_p, seed, 0, work)
-    return RowParameters(np.frombuffer(packed, np.int32), is_plain, is_plain)
+    # Until then ids are banned that would end the text.
+    plain_from = prompt_len + params.min_tokens if is_plain else NEVER
+    return RowParameters(np.frombuffer(packed, np.int32), plain_from)
 
 
 def _scale_of(temperature: float) -> float:
@@ -81,16 +89,11 @@ def _scale_of(temperature: float) -> float:
 
 
 def _is_plain(params: SamplingParams) -> bool:
-    """Whether the token follows from the logits as they are, and nothing else is asked.
-
-    With ``min_tokens`` it does after a while; then too such a row is left to the samplers, since
-    what a device is told of a row holds as long as the row runs.
-    """
+    """Whether tokens follow from the logits as they are, sooner or later, and no more is asked."""
     return (
         params.logprobs is None
         and not params.logit_bias
         and params.repetition_penalty == 1.0
         and params.presence_penalty == 0.0
         and params.frequency_penalty == 0.0
-        and params.min_tokens == 0
     )

@@ -96,7 +96,8 @@ def test_attention_of_a_piece_equals_float64(prompt, piece, by):
         some = sorted({*range(min(num_rows, 20)), *range(max(0, num_rows - 100), num_rows)})
         rows = torch.tensor(some, device=DEVICE)
         wanted = _attend(query[start + rows], keys[:stop], values[:stop], start + rows)
-        assert relative_error(found[first + rows].cpu(), wanted.cpu()) < 5e-3
+        # Three roundings to bf16, of each part and of both together.
+        assert relative_error(found[first + rows].cpu(), wanted.cpu()) < 1e-2
         first += num_rows
 
 

@@ -11,6 +11,7 @@ from hybridgen.errors import InternalError
 from hybridgen.ipc.sampled_ring import RowFlag
 from hybridgen.messages import GrantBlocks, JoinBatch, RetireSlot, SlotEvent, StepReport
 from hybridgen.scheduler.device_batch import DeviceBatch
+from hybridgen.scheduler.row_parameters import BASE_WORD
 from tests.support.simulated_device import BLOCK_SIZE, SimulatedDevice, Text
 
 MAX_MODEL_LEN = 40
@@ -88,7 +89,7 @@ class Stage:
             self.device.texts[self.random.choice(list(self.held))].is_cancelled = True
 
     def plan(self) -> None:
-        while self.batch.num_in_flight < self.num_ahead:
+        while len(self.device.steps) < self.num_ahead:
             plan = self.batch.plan_step(self.step + 1)
             if plan is None:
                 return
@@ -247,6 +248,19 @@ def test_a_row_without_room_waits_for_its_token_and_its_blocks():
     plan = batch.plan_step(2)
     assert plan is not None
     assert plan.values.tolist() == [4, -1 - 0, 5, 6]  # position, token id 0, blocks
+
+
+@pytest.mark.parametrize("step", [2, 2**31 - 1, 2**31 + 5, 2**32 + 7])
+def test_a_device_finds_positions_by_the_number_of_the_step_however_large_it_is(step):
+    batch = opened(make(), join(0, 3, [0, 1]))
+    answer(batch, 1, 0)
+    batch.join(join(1, 9, [2, 3, 4]))
+    batch.prefill_done(batch.next_prefill(100))
+    plan = batch.plan_step(step)
+    assert plan is not None
+    assert plan.parameters is not None
+    positions = (plan.parameters[:, BASE_WORD].astype(np.int64) + step) % 2**32
+    assert positions.tolist() == plan.records["position"].tolist() == [4, 9]
 
 
 def test_answers_must_fit_the_oldest_step():

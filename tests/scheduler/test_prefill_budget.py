@@ -74,6 +74,13 @@ def test_a_crowd_of_prompts_gets_whole_pieces_before_each_step():
     assert budget.lets_step()
 
 
+def test_first_tokens_are_not_held_back_while_nothing_runs():
+    budget = measured(10.0, 100.0, 0, 100_000)
+    budget.step_begun()
+    assert budget.is_crowded
+    assert budget.lets_step()
+
+
 def test_a_large_budget_gives_a_crowd_more_than_that():
     budget = measured(100.0 * (CROWDED_PIECES + 2), 100.0, 8, 100_000)
     assert budget.tokens_per_step() == (CROWDED_PIECES + 2) * WHOLE

@@ -15,6 +15,7 @@ from hybridgen.scheduler.row_parameters import (
     BASE_WORD,
     HAS_CUT,
     HAS_TOKEN,
+    NEVER,
     NO_PARAMETERS,
     PARAMETER_WORDS,
     RowParameters,
@@ -27,7 +28,7 @@ from tests.sampling.step_fixture import Segments
 def read(params: SamplingParams, seed: int = 0) -> RowParameters:
     record = memoryview(bytearray(parameters.SAMPLING_BYTES))
     parameters.pack(params, (2,), seed, record)
-    return read_parameters(record)
+    return read_parameters(record, prompt_len=10)
 
 
 @given(
@@ -39,14 +40,14 @@ def read(params: SamplingParams, seed: int = 0) -> RowParameters:
 def test_the_words_hold_the_numbers_of_the_slot(
     top_k: int, top_p: float, min_p: float, seed: int
 ) -> None:
-    words, can_cut, can_choose = read(SamplingParams(top_k=top_k, top_p=top_p, min_p=min_p), seed)
+    words, plain_from = read(SamplingParams(top_k=top_k, top_p=top_p, min_p=min_p), seed)
     assert words.shape == (PARAMETER_WORDS,)
     assert words.dtype == np.int32
     assert words[1] == max(top_k, 0)
     assert words[2:4].view(np.float32).tolist() == [np.float32(top_p), np.float32(min_p)]
     assert int(words[4:6].view(np.uint64)[0]) == seed
     assert (words[BASE_WORD], words[7]) == (0, RowWork.CUT | RowWork.CHOOSE)
-    assert (can_cut, can_choose) == (True, True)
+    assert plain_from == 10
 
 
 @given(st.floats(2e-5, 1000.0))
@@ -76,19 +77,23 @@ def test_a_temperature_as_good_as_zero_is_greedy(temperature: float, is_greedy: 
         {"repetition_penalty": 1.1},
         {"presence_penalty": 0.5},
         {"frequency_penalty": -0.5},
-        {"min_tokens": 1},
     ],
 )
 def test_a_row_whose_logits_change_or_are_asked_for_is_left_to_the_samplers(
     changes: dict[str, object],
 ) -> None:
-    words, can_cut, can_choose = read(SamplingParams(**changes))  # type: ignore[arg-type]
-    assert (can_cut, can_choose, words[7]) == (False, False, 0)
+    words, plain_from = read(SamplingParams(**changes))  # type: ignore[arg-type]
+    assert (plain_from, words[7]) == (NEVER, 0)
+
+
+def test_a_row_is_a_devices_once_no_id_is_banned_any_more() -> None:
+    words, plain_from = read(SamplingParams(min_tokens=7))
+    assert (plain_from, words[7]) == (17, RowWork.CUT | RowWork.CHOOSE)
 
 
 def test_stop_conditions_do_not_matter_to_a_device() -> None:
     params = SamplingParams(stop=("x",), stop_token_ids=(4,), ignore_eos=True, temperature=0.0)
-    assert read(params)[1:] == (True, True)
+    assert read(params).plain_from == 10
 
 
 def test_flags_of_a_row_are_those_of_the_layout_and_no_parameters_are_nobodys() -> None:

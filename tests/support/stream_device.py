@@ -222,7 +222,8 @@ class StreamDevice:
             return
         assert self._slots is not None
         sampling = self._slots.parameters(header.slot)
-        assert read_parameters(sampling).words[:BASE_WORD].tolist() == words[:BASE_WORD].tolist()
+        known = read_parameters(sampling, 0).words
+        assert known[:BASE_WORD].tolist() == words[:BASE_WORD].tolist()
         scale = float(words[:1].view(np.float32)[0])
         temperature = parameters.unpack(sampling)[0].temperature
         total = sampling_native.total_weight(logits, temperature) if scale else 0.0

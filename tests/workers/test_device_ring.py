@@ -196,6 +196,22 @@ def test_a_batch_with_penalties_is_left_to_the_samplers(cutting_place):
     assert device.engine.num_copied > 0
 
 
+def test_a_batch_is_the_devices_once_no_row_has_banned_ids_any_more(cutting_place):
+    place = cutting_place
+    device = Device(place, sample_on_gpu="true")
+    params = SamplingParams(temperature=0.9, top_k=5, seed=3, min_tokens=8)
+    place.fill_slot(1, params, [5, 6], max_tokens=NUM_TOKENS)
+    expected = fill(place, 0) | {1: mock_text([5, 6], params, NUM_TOKENS)}
+    with Crew() as crew:
+        staff(place, crew, 0, 1)
+        device.join(0)
+        device.join(1)
+        device.run(0, 1)
+    assert {slot: place.output(slot) for slot in expected} == expected
+    assert device.engine.num_copied >= 8
+    assert device.engine.num_chosen >= NUM_TOKENS - 8
+
+
 class ChangingPlace:
     """Three steps here, three there."""
 

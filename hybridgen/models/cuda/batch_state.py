@@ -21,6 +21,9 @@ class BatchState:
 
     Attributes:
         results: int32[max_rows, 4], the device's own choices as records of hg_sampled.
+        items: int32[num_items], the vector; ``positions`` and ``tables`` are views of it.
+        positions: int32[max_rows], of the token to decode next; -1: idle.
+        tables: int32[max_rows, width], KV blocks.
         ids: int32[max_rows], the tokens that the step decodes.
         parameters: int32[max_rows, 8], how to sample each row (``row_parameters``).
     """

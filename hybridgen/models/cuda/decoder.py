@@ -62,7 +62,7 @@ class Decoder:
         self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
 
     def logits(self, step: int) -> torch.Tensor:
-        """[max_rows, row_floats] of a step, until the step after the next."""
+        """float32[max_rows, row_floats] of a step, valid until the step after the next begins."""
         return self._logits[step % NUM_LOGITS_BUFFERS]
 
     def capture(self, stream: torch.cuda.Stream) -> None:

@@ -33,7 +33,7 @@ _LINE_FLOATS = 16  # rows of the ring are whole cache lines
 
 
 class CudaEngine:
-    """Weights, KV cache, batch state, graphs and two streams.
+    """Weights, KV cache, batch state, graphs, and a stream each for decode steps and prefill.
 
     Args:
         config: shape of the model.
@@ -161,7 +161,8 @@ class CudaEngine:
     def _warm_up(self, stream: torch.cuda.Stream) -> None:
         """Pieces of all kinds that matter: kernels are compiled, libraries and allocator warm.
 
-        As many prompts end in a piece as there can be; last come two that go on in one piece.
+        Sizes lie on both sides of those at which another kernel is chosen. As many prompts end in
+        a piece as there can be; the last piece has two that go on.
         """
         sizes = (self.max_chunk, 100, 65, 64, 63, 33, 32, 17, 16, 9, 8, 5, 4, 3, 2, 1)
         pieces = []

@@ -1,8 +1,8 @@
 """The operations that a Llama block is made of, on the device.
 
 One narrow door: a step calls these four and nothing else, so each can be replaced on its own.
-``TorchLayers`` is plain torch, right for every dtype and slow; ``TritonLayers``
-(``triton_layers.py``) is what serves.
+``TritonLayers`` (``triton_layers.py``) is what serves; ``TorchLayers`` is plain torch, right for
+every dtype on any device, and slow: tests and ``tools.bench_step --layers torch`` use it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Rope = tuple[torch.Tensor, torch.Tensor]
 
 
 class Projection(NamedTuple):
-    """A matrix product with what always goes with it.
+    """A matrix product with what always goes with it: ``LinearWeights``, without need of Triton.
 
     Attributes:
         weight: [num_rows, size]; gated: [2 num_rows, size], gates first, and the result is
@@ -43,7 +43,13 @@ class Layers(Protocol):
     """What a step is made of; results go to ``out``, nothing waits for the device."""
 
     def embed(self, ids: torch.Tensor, table: torch.Tensor, out: torch.Tensor) -> None:
-        """out[i] = table[ids[i]]; int32[n] ids outside the table are clamped into it."""
+        """out[i] = table[ids[i]]; ids outside the table are clamped into it.
+
+        Args:
+            ids: int32[n].
+            table: [vocab_size, hidden_size].
+            out: [n, hidden_size].
+        """
         ...
 
     def project(
@@ -64,7 +70,15 @@ class Layers(Protocol):
         positions: torch.Tensor,
         tables: torch.Tensor,
     ) -> None:
-        """Rotate, store and attend for one new token of each row; positions below 0 are idle."""
+        """Rotate, store and attend for one new token of each row; positions below 0 are idle.
+
+        Args:
+            qkv: [n, (num_heads + 2 num_kv_heads) head_dim], not rotated.
+            cache: keys and values of the layer.
+            out: [n, num_heads · head_dim].
+            positions: int32[n].
+            tables: int32[n, w], KV blocks of each row.
+        """
         ...
 
     def store(
@@ -76,7 +90,11 @@ class Layers(Protocol):
     ) -> None:
         """Rotate the queries and keys of qkv in place; write keys and values to their places.
 
-        A place is int32: block · block_size + offset in it.
+        Args:
+            qkv: [n, (num_heads + 2 num_kv_heads) head_dim].
+            cache: keys and values of the layer.
+            positions: int32[n]; below 0 for rows to leave out.
+            places: int32[n], block · block_size + offset in it.
         """
         ...
 

@@ -36,7 +36,7 @@ TORCH_DTYPES = {
 MAX_CHUNK = 2048
 #: Prompts of 32 tokens fill a piece with as many.
 NUM_LOGITS_SLOTS = 64
-#: Share of a start after which the weights are on the device.
+#: Shares of a start after which the weights are prepared, and on the device.
 _PREPARED, _LOADED = 0.5, 0.9
 
 

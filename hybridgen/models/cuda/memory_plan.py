@@ -11,6 +11,8 @@ from hybridgen.models.kernels.linear_choice import MAX_DEQUANTIZED, MAX_INT8_DOT
 
 #: Graphs, libraries, compiled kernels, and what the allocator cannot use.
 RESERVE_BYTES = 1 << 30
+#: What kernels hand to each other: partial sums of products and attention, cuts of logits.
+PARTIALS_BYTES = 64 << 20
 _GIB = 1 << 30
 
 
@@ -146,9 +148,9 @@ def _workspace_bytes(config: ModelConfig, shape: EngineShape) -> int:
     attended = 2 * shape.max_chunk * config.q_size * shape.element_bytes
     rope = 2 * 4 * shape.max_model_len * config.head_dim // 2
     state = 4 * shape.max_rows * (2 + shape.table_width)
-    partials = 64 << 20
     dequantized = _num_dequantized(config, shape) * shape.element_bytes
-    return activations + logits + gathered + attended + rope + state + partials + dequantized
+    buffers = activations + logits + gathered + attended + rope + state + dequantized
+    return buffers + PARTIALS_BYTES
 
 
 def _num_dequantized(config: ModelConfig, shape: EngineShape) -> int:

@@ -8,6 +8,7 @@ next step is computed: they are there for the rows that the cut does not decide.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import torch
@@ -58,7 +59,7 @@ class Outlet:
         self._workspace: CutWorkspace | None = None
 
     def answers_address(self, step: int) -> int:
-        """Where the device finds the samplers' answers to a step; 0, its own, for step 0."""
+        """Where the device finds the samplers' answers to a step; 0 for step 0: its own choices."""
         regions = self._regions
         if step == 0:
             return 0
@@ -106,9 +107,10 @@ class Outlet:
     def prepare_cuts(self) -> None:
         """Compile the kernels, for rows whose parameters want nothing done."""
         max_rows = self._regions.ring.max_rows
-        for num_rows in sorted({1, min(2, max_rows), max_rows}):
-            for is_choosing in (False, True):
-                self.cut(0, num_rows, is_choosing=is_choosing)
+        # A number of more than 31 bits is of another type to a kernel.
+        for step, is_choosing in itertools.product((0, 2**31), (False, True)):
+            for num_rows in sorted({1, min(2, max_rows), max_rows}):
+                self.cut(step, num_rows, is_choosing=is_choosing)
         self._stream.synchronize()
 
     def is_quiet(self) -> bool:

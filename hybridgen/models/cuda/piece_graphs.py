@@ -1,7 +1,7 @@
 """What lies between the attentions of a piece, as CUDA graphs: one for each layer and piece size.
 
 Attention depends on the chunks of a piece, and stays outside; the rest only on the number of rows.
-A graph is enqueued in about the time of one kernel, and replaces seven.
+A graph is enqueued in about the time of one kernel, and replaces about seven.
 """
 
 from __future__ import annotations

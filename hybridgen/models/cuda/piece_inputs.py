@@ -68,12 +68,12 @@ class PieceNumbers:
 
     Attributes:
         whole: int32, all of them.
-        logits_slots: int64, where logits go to.
-        last_rows: int32, rows whose logits are wanted.
-        ids, positions: int32 of each row; rows that are nobody's are at -1.
-        places: int32 of each row: block · block_size + offset of its keys and values.
-        offsets: int32, where the chunks begin, and where the last one ends.
-        blocks: int32, of what comes before chunks.
+        logits_slots: int64[num_logits_slots], where logits go to.
+        last_rows: int32[num_logits_slots], rows whose logits are wanted.
+        ids, positions: int32[max_chunk], of each row; rows that are nobody's are at -1.
+        places: int32[max_chunk], of each row: block · block_size + offset of its keys and values.
+        offsets: int32[max_chunk + 1], where the chunks begin, and where the last one ends.
+        blocks: int32[MAX_CONTINUED · table_width], of what comes before chunks.
     """
 
     def __init__(self, shape: EngineShape, device: torch.device, *, is_pinned: bool) -> None:
@@ -149,7 +149,7 @@ class PieceInputs:
         return PieceLayout(num_rows, lengths, offsets, continued, num_last)
 
     def send(self) -> None:
-        """Enqueue the way to the device."""
+        """Enqueue the copy to the device."""
         self._numbers.whole.copy_(self._pinned, non_blocking=True)
 
     def _take_blocks(self, chunk: PromptChunk, index: int) -> torch.Tensor:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import torch
 
+from hybridgen.errors import InternalError
 from hybridgen.models.cuda.device_model import DeviceModel
 from hybridgen.models.cuda.layers import Layers
 from hybridgen.models.cuda.memory_plan import EngineShape
@@ -64,7 +65,7 @@ class PrefillPiece:
         return not self._is_sent
 
     def enqueue(self, num_layers: int) -> None:
-        """So many layers on the current stream, with what comes before the first and after all."""
+        """The next layers on the current stream; inputs before the first, logits after the last."""
         prefiller, layout = self._prefiller, self._layout
         if self._num_layers_out == 0:
             self._inputs.send()
@@ -146,12 +147,14 @@ class Prefiller:
         return any(not inputs.is_busy for inputs in self._inputs)
 
     def start(self, chunks: Sequence[PromptChunk]) -> PrefillPiece:
-        """A piece whose numbers are in pinned memory, and nothing enqueued yet.
+        """A piece whose numbers are in pinned memory; nothing of it is enqueued yet.
 
         Raises:
-            InternalError: it does not fit.
+            InternalError: it does not fit, or there is no room for another.
         """
-        inputs = next(inputs for inputs in self._inputs if not inputs.is_busy)
+        inputs = next((inputs for inputs in self._inputs if not inputs.is_busy), None)
+        if inputs is None:
+            raise InternalError("too many pieces of prefill at once", limit=MAX_PIECES)
         layout = inputs.fill(chunks)
         inputs.is_busy = True
         return PrefillPiece(self, inputs, layout)

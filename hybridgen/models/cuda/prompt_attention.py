@@ -89,7 +89,7 @@ class PromptAttention:
         )
         out, sums = own.out[rows], own.sums_of(chunk.number, rows)
         num_rows = rows.stop - rows.start
-        # Half of the window, at least, for rows that count.
+        # A window of which less than half are rows that count would cost more than it saves.
         segments = calls.segments if 2 * num_rows > calls.window else ()
         window = window_of(rows, calls.window, len(query))
         for begin, end in split_past(chunk.start, segments):
@@ -124,7 +124,7 @@ def window_of(rows: slice, step: int, max_rows: int) -> slice:
 
 
 def _gather_pages(pages: torch.Tensor, blocks: torch.Tensor, space: torch.Tensor) -> torch.Tensor:
-    """[num_kv_heads, capacity, head_dim], pages one after the other at the begin of each head.
+    """[num_kv_heads, capacity, head_dim], pages one after the other at the start of each head.
 
     Args:
         pages: [num_blocks, num_kv_heads, block_size, head_dim].

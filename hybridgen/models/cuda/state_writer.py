@@ -24,8 +24,11 @@ class _Stage:
 class StateWriter:
     """Writes items of a vector through pinned memory.
 
-    A stage is used again ``NUM_STAGES`` writes later; whoever writes has completed that step by
-    then, so it needs no waiting for.
+    A stage is used again ``NUM_STAGES`` writes later. There is at most one write a step, and more
+    stages than steps in flight, so by then the device has read it, and nothing waits.
+
+    Args:
+        items: int32[n] on the device.
     """
 
     def __init__(self, items: torch.Tensor) -> None:
@@ -51,7 +54,11 @@ class StateWriter:
 
 
 class ParameterWriter:
-    """Writes rows of words from the first on, through pinned memory; as ``StateWriter``."""
+    """Writes rows of words from the first on, through pinned memory; as ``StateWriter``.
+
+    Args:
+        rows: int32[max_rows, num_words] on the device.
+    """
 
     def __init__(self, rows: torch.Tensor) -> None:
         self._rows = rows

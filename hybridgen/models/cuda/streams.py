@@ -10,7 +10,7 @@ from hybridgen.models.cuda.driver import create_stream
 
 
 def make_stream(device: torch.device, priority: int = 0) -> torch.cuda.Stream:
-    """A stream that nothing else shares a queue of the device with, for as long as the process is.
+    """A stream that shares no queue of the device with another; it lives as long as the process.
 
     The device has few queues, dealt over all streams of the process, and torch makes its streams
     by the dozen: a copy in the queue of a stream that waits for samplers would wait with it, while

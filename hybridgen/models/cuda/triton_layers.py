@@ -25,7 +25,7 @@ class TritonLayers:
         dtype: of the activations.
         is_int8: weights are INT8, all but the embedding.
         is_chained: kernels start while the one before still ends (see ``kernels.producer``), all
-            but the first of a step.
+            but the first of a step, the embedding.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ def _linear_weights(projection: Projection) -> LinearWeights:
 def _needs(
     config: ModelConfig, row_counts: list[int], weight_dtype: torch.dtype
 ) -> tuple[int, int, int]:
-    """(floats, counters, elements of scratch) that every step is content with."""
+    """(floats, counters, elements of scratch) that are enough for every step."""
     hidden, inner = config.hidden_size, config.intermediate_size
     matrices = [
         (config.q_size + 2 * config.kv_size, hidden, False),

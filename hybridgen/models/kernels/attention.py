@@ -79,7 +79,7 @@ def default_choice(num_sequences: int, num_kv_heads: int) -> AttentionChoice:
 
 @cache
 def load_table() -> dict[int, dict[int, AttentionChoice]]:
-    """Heads of keys → batch → choice, measured at 1,024 positions by ``tools/tune_kernels.py``."""
+    """KV heads → batch → choice, measured at 1,024 positions by ``tools/tune_attention.py``."""
     table: dict[int, dict[int, AttentionChoice]] = {}
     for entry in json.loads(TABLE_PATH.read_text(encoding="utf-8"))["choices"]:
         choices = table.setdefault(entry["num_kv_heads"], {})

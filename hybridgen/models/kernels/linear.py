@@ -1,4 +1,4 @@
-"""The checked door to matrix products with few tokens."""
+"""The checked door to matrix products: our own kernels for few tokens, cuBLAS for many."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def linear_needs(num_tokens: int, shape: LinearShape, choice: LinearChoice) -> t
 
 
 def scratch_needs(num_tokens: int, shape: LinearShape, choice: LinearChoice = _LIBRARY) -> int:
-    """Elements of scratch for ``choice``; without one, as many as any is content with."""
+    """Elements of scratch for ``choice``; without one, as many as are enough for any."""
     num_rows = shape.num_rows * (2 if shape.is_gated else 1)
     elements = num_tokens * (shape.size + (num_rows if shape.is_gated else 0))
     if shape.weight_bits == 8 and choice.form == "library":

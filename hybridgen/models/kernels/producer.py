@@ -16,8 +16,8 @@ What may be touched before the wait, so that memory is busy while the kernel bef
   positions) must be launched without it too. Such a launch starts only when everything before it
   has ended. A step keeps this: its embedding is launched so, and so is what follows its products.
 
-``fetch_ahead`` itself could not harm even else: it moves lines to the L2 cache, which all programs
-share, and hands nobody a value.
+``fetch_ahead`` is harmless anyway: it moves lines to the L2 cache, which all programs share, and
+hands nobody a value.
 """
 
 from __future__ import annotations

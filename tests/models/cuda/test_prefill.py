@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hybridgen.errors import InternalError
 from hybridgen.models.cuda.attention_calls import PlainCalls
 from hybridgen.models.cuda.piece_inputs import piece_sizes
+from hybridgen.models.cuda.prefill import MAX_PIECES
 from hybridgen.models.device_engine import PromptChunk
 from hybridgen.scheduler.device_row import MAX_CONTINUED
 from hybridgen.scheduler.prefill_queue import PrefillQueue
@@ -121,6 +122,16 @@ def test_a_piece_that_does_not_fit_is_refused_and_keeps_no_buffers(chunks):
         with pytest.raises(InternalError, match="does not fit"):
             model.prefiller.start(piece)
     assert model.prefiller.has_room()
+
+
+def test_a_piece_without_room_is_refused():
+    model = Model()
+    piece = [PromptChunk(np.zeros(3, np.int32), 0, np.arange(1, dtype=np.int32))]
+    for _ in range(MAX_PIECES):
+        model.prefiller.start(piece)
+    assert not model.prefiller.has_room()
+    with pytest.raises(InternalError, match="too many pieces"):
+        model.prefiller.start(piece)
 
 
 def test_pieces_have_few_sizes():
