@@ -14,7 +14,7 @@ def native(
     return Extension(
         name,
         sources=list(sources),
-        depends=["ipc/layout.h", "ipc/words.h", *depends],
+        depends=["ipc/layout.h", "ipc/wait.h", "ipc/words.h", *depends],
         include_dirs=["."],
         define_macros=[("Py_LIMITED_API", "0x030B0000")],
         py_limited_api=True,

@@ -1,9 +1,10 @@
 """The sampler: logits row + parameters + token history → next token id.
 
-It owns one lane of the logit ring. A step's rows of its lane are sampled by one native call that
-also writes the tokens, so nothing of this loop is paid per row. Sampling is a pure function of
-what lies in shared memory; a replacement therefore starts by repeating every step in the ring
-whose ``done`` word is missing, and arrives at the same tokens.
+It owns one lane of the logit ring. One native call waits for a step, samples its rows of the lane
+and writes the tokens, so nothing of this loop is paid per row, and no Python runs between a step
+and the lane's ``done``, for which a device stands still: counting and ringing come after. Sampling
+is a pure function of what lies in shared memory; a replacement therefore starts by repeating every
+step in the ring whose ``done`` word is missing, and arrives at the same tokens.
 
 A device that publishes steps itself cannot wake anybody. There the loop sleeps only while no step
 was announced; from then on it looks at ``latest`` until the step is there: without a pause for
@@ -24,7 +25,6 @@ from hybridgen.ipc.control import ControlSocket
 from hybridgen.ipc.doorbell import Doorbell
 from hybridgen.ipc.header import Memory
 from hybridgen.ipc.logit_ring import POISON, LogitRing
-from hybridgen.ipc.sampled_ring import SampledRing
 from hybridgen.messages import WorkerSpec
 from hybridgen.sampling import _native
 from hybridgen.workers.lifecycle import IDLE_WAIT_S, WorkerContext
@@ -36,8 +36,8 @@ DEVICE_NAP_US = 50
 #: While it looks for complete rows, it reads its orders once in so many looks.
 LOOKS_PER_READ = 200
 
-#: What ``sample_step`` returns.
-Report = tuple[int, int, int, int, int, int, int, int]
+#: What one native call did: see ``Lane.rest_of_step``.
+Report = tuple[int, int, int, int, int, int, int, int, int]
 
 
 def run(spec: WorkerSpec, control: ControlSocket) -> int:
@@ -71,55 +71,66 @@ class Sampler:
         self._attach(context.segment("logits").buf, context.segment("sampled").buf)
 
     def _attach(self, logits: Memory, sampled: Memory) -> None:
-        self._logits_buf, self._sampled_buf = logits, sampled
         self._ring = LogitRing(logits)
-        self._sampled = SampledRing(sampled)
-        # The gpu process is already writing the step after the latest over the oldest.
-        self._max_open = self._ring.depth - 1
-        # Behind the oldest step that can still be open: a predecessor may have left any.
+        self._native = _native.Lane(
+            logits, sampled, self._slots, self._tokens, self._logprobs, self._lane
+        )
+        # Behind the oldest step that can still be open: a predecessor may have left any. The gpu
+        # process is already writing the step after the latest over the oldest.
         latest = self._ring.latest
-        self._seen = 0 if latest == POISON else max(0, latest - self._max_open)
+        self._seen = 0 if latest == POISON else max(0, latest - (self._ring.depth - 1))
 
     def turn(self, timeout_s: float) -> None:
         """Wait for the next step and do this lane's rows of it."""
-        latest = self._wait(int(timeout_s * 1e6))
+        latest, step, report = self._next_step(int(timeout_s * 1e6))
         if latest == POISON:
             ring = self._context.wait_for_ring()
             if ring is not None:
                 self._attach(ring[0].buf, ring[1].buf)
             return
-        if latest == self._seen:
+        if step == self._seen:
             self._context.read_orders()
             return
-        for step in range(max(self._seen, latest - self._max_open) + 1, latest + 1):
-            if self._sampled.done(step, self._lane) < step:
-                self._sample(step)
-        self._seen = latest
+        self._tell(report)
+        self._do_rest(step, report)
+        self._seen = step
 
-    def _wait(self, timeout_us: int) -> int:
-        """The ring's ``latest``, once it is new or the time is over."""
+    def _next_step(self, timeout_us: int) -> tuple[int, int, Report]:
+        """The ring's ``latest`` once it is new or the time is over, and what came of it."""
         ring = self._ring
         if not self._is_on_device:
-            return ring.wait_published(self._seen, self._spin_us, timeout_us)
+            return self._take(self._spin_us, timeout_us)
         announced = ring.announced
         if announced <= self._seen:
             self._is_spin_spent = self._spin_us == 0
             ring.wait_announced(announced, self._spin_us, timeout_us)
-            return ring.latest
+            return self._take(0, 0)
         spin_us = 0 if self._is_spin_spent else DEVICE_SPIN_US
-        latest = ring.wait_published(self._seen, spin_us, spin_us + DEVICE_NAP_US)
-        self._is_spin_spent = latest == self._seen or self._spin_us == 0
-        return latest
+        taken = self._take(spin_us, spin_us + DEVICE_NAP_US)
+        self._is_spin_spent = taken[0] == self._seen or self._spin_us == 0
+        return taken
 
-    def _sample(self, step: int) -> None:
-        num_left, num_early = self._sample_rows(step, is_rest=False)
+    def _take(self, spin_us: int, timeout_us: int) -> tuple[int, int, Report]:
+        try:
+            return self._native.next_step(self._seen, spin_us, timeout_us)
+        except ValueError as error:
+            raise InternalError(str(error)) from error
+
+    def _do_rest(self, step: int, report: Report) -> None:
+        """Rows that were left: those of other lanes before them, and those without a cut."""
+        num_left, num_early = report[-2:]
         num_looks = 0
         while num_left:
             is_there = self._await_turn(step, num_looks) if num_early else self._await_whole(step)
             if not is_there:
                 return
             num_looks += 1
-            num_left, num_early = self._sample_rows(step, is_rest=True)
+            try:
+                report = self._native.rest_of_step(step)
+            except ValueError as error:
+                raise InternalError(str(error)) from error
+            self._tell(report)
+            num_left, num_early = report[-2:]
 
     def _await_turn(self, step: int, num_looks: int) -> bool:
         """Give another lane a moment for its rows of the step before; False as in _await_whole."""
@@ -147,31 +158,9 @@ class Sampler:
                 break
         return False
 
-    def _sample_rows(self, step: int, *, is_rest: bool) -> tuple[int, int]:
-        """One native call: rows that it left, and those of them that wait for another lane."""
-        # CPU time: the wake-up at the end of the call may hand this core to the gpu process.
-        started_ns = time.thread_time_ns()
-        try:
-            report = _native.sample_step(
-                self._logits_buf,
-                self._sampled_buf,
-                self._slots,
-                self._tokens,
-                self._logprobs,
-                step,
-                self._lane,
-                is_rest,
-            )
-        except ValueError as error:
-            if self._ring.is_ready(step):
-                raise InternalError(f"step {step} cannot be sampled: {error}") from error
-            return 0, 0  # its place is being reused, so nobody waits for this lane's rows of it
-        self._tell(report, time.thread_time_ns() - started_ns)
-        return report[-2:]
-
-    def _tell(self, report: Report, elapsed_ns: int) -> None:
+    def _tell(self, report: Report) -> None:
         """Wake the detokenizers of the rows that were done, and count them."""
-        num_rows, num_tokens, detokenizers, num_stale, num_invalid, num_cut, *_ = report
+        elapsed_ns, num_rows, num_tokens, detokenizers, num_stale, num_invalid, num_cut, *_ = report
         if num_rows == 0:
             return
         while detokenizers:

@@ -2,6 +2,7 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
+#include "hybridgen/sampling/lane_type.h"
 #include "hybridgen/sampling/philox.h"
 #include "hybridgen/sampling/row.h"
 #include "hybridgen/sampling/step.h"
@@ -147,11 +148,13 @@ static PyObject *sample_step(PyObject *self, PyObject *const *args, Py_ssize_t n
     struct hg_segment segments[HG_NUM_ARGS];
     for (int i = 0; i < HG_NUM_ARGS; i++)
         segments[i] = (struct hg_segment){views[i].buf, (size_t)views[i].len};
+    struct hg_segments opened;
     struct hg_step_report r;
     char error[200];
     int failed;
     Py_BEGIN_ALLOW_THREADS
-    failed = hg_sample_step(segments, lanes, step, lane, is_rest, &r, error, sizeof error);
+    failed = hg_open_segments(segments, &opened, error, sizeof error) ||
+             hg_sample_step(&opened, lanes, step, lane, is_rest, &r, error, sizeof error);
     Py_END_ALLOW_THREADS
     release_all(views, HG_NUM_ARGS);
     if (failed) {
@@ -276,5 +279,10 @@ static struct PyModuleDef module = {
 
 PyMODINIT_FUNC PyInit__native(void) {
     num_variants = hg_lanes_usable(variants);
-    return PyModule_Create(&module);
+    PyObject *self = PyModule_Create(&module);
+    if (self && hg_add_lane_type(self)) {
+        Py_DECREF(self);
+        return NULL;
+    }
+    return self;
 }

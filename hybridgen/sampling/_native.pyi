@@ -1,4 +1,8 @@
+from typing import Self, TypeAlias, final
+
 from typing_extensions import Buffer
+
+Report: TypeAlias = tuple[int, int, int, int, int, int, int, int, int]
 
 def sample_row(
     logits: Buffer, sampling: Buffer, history: Buffer, prompt_len: int, variant: int = 0, /
@@ -15,6 +19,21 @@ def sample_step(
     variant: int = 0,
     /,
 ) -> tuple[int, int, int, int, int, int, int, int]: ...
+@final
+class Lane:
+    def __new__(
+        cls,
+        logits: Buffer,
+        sampled: Buffer,
+        slots: Buffer,
+        tokens: Buffer,
+        logprobs: Buffer,
+        lane: int,
+        /,
+    ) -> Self: ...
+    def next_step(self, seen: int, spin_us: int, timeout_us: int, /) -> tuple[int, int, Report]: ...
+    def rest_of_step(self, step: int, /) -> Report: ...
+
 def weights(
     logits: Buffer, top: float, temperature: float, out: Buffer, variant: int = 0, /
 ) -> None: ...

@@ -3,7 +3,9 @@
 
 #include "hybridgen/sampling/select.h"
 
-#define FEW 1024u /* candidates for which a histogram is quicker than one more bisection */
+/* So few left are quicker found by a histogram than by bisecting on, which goes over all `count`
+ * candidates once more every time. */
+static size_t few_of(size_t count) { return count > 1024 ? 1024 : 48; }
 
 static size_t whole_chunks(size_t count) { return (count + HG_CHUNK - 1) / HG_CHUNK; }
 
@@ -63,7 +65,7 @@ uint64_t hg_last_kept(const struct hg_view *v, size_t count, float low, float to
     size_t padded = whole_chunks(count) * HG_CHUNK;
     float high = INFINITY;
     double above = 0.0; /* number or weight of those >= high */
-    for (size_t left = count; left > FEW; left /= 2) {
+    for (size_t left = count; left > few_of(count); left /= 2) {
         float middle = 0.5f * low + 0.5f * (high < top ? high : top);
         if (!(middle > low && middle < high))
             break;

@@ -28,7 +28,7 @@ static int needs_row(const struct hg_sampling *p, size_t num_generated) {
  * layout.h says they are: nothing is believed that a device, or whoever damaged its memory, says. */
 static int32_t first_of_top(const struct hg_cut *cut, const struct candidates *c, size_t vocab) {
     int32_t first = -1, last = -1;
-    int is_sound = cut->top < INFINITY;
+    int is_sound = cut->top < INFINITY && cut->threshold > -INFINITY;
     for (size_t i = 0; i < c->count; i++) {
         int32_t id = c->id[i];
         is_sound &= id > last && (size_t)id < vocab && c->value[i] >= cut->threshold &&
@@ -67,12 +67,13 @@ int32_t hg_cut_choose(const struct hg_lanes *lanes, struct hg_scratch *scratch,
                       const struct hg_cut *cut, size_t capacity, uint64_t step, size_t vocab,
                       const struct hg_sampling *p, size_t prompt_len, size_t position,
                       int has_token) {
-    if (cut->step != step || needs_row(p, position - prompt_len))
-        return HG_CUT_UNSURE;
-    if (has_token)
-        return cut->state == HG_CUT_TOKEN && (size_t)(uint32_t)cut->token_id < vocab
+    int is_answer = cut->step == step && !needs_row(p, position - prompt_len);
+    if (has_token) /* its whole row may never come */
+        return is_answer && cut->state == HG_CUT_TOKEN && (size_t)(uint32_t)cut->token_id < vocab
                    ? cut->token_id
                    : HG_CUT_INVALID;
+    if (!is_answer)
+        return HG_CUT_UNSURE;
     int is_greedy = p->temperature < HG_MIN_TEMPERATURE;
     float scale = is_greedy ? 0.0f : hg_scale_of((double)p->temperature);
     int has_candidates = cut->state == HG_CUT_CANDIDATES || cut->state == HG_CUT_TOKEN;

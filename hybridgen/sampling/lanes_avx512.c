@@ -126,9 +126,17 @@ INLINE void add(struct sum *sum, __m512 weight) {
     sum->low_bits = _mm512_add_epi32(sum->low_bits, _mm512_castps_si512(low));
 }
 
+/* The sum modulo 2^32: _mm512_reduce_add_epi32 adds signed numbers, which must not overflow. */
+INLINE uint32_t fold(__m512i v) {
+    __m256i half = _mm256_add_epi32(_mm512_castsi512_si256(v), _mm512_extracti64x4_epi64(v, 1));
+    __m128i quarter =
+        _mm_add_epi32(_mm256_castsi256_si128(half), _mm256_extracti128_si256(half, 1));
+    quarter = _mm_add_epi32(quarter, _mm_shuffle_epi32(quarter, 0xee));
+    return (uint32_t)_mm_cvtsi128_si32(_mm_add_epi32(quarter, _mm_shuffle_epi32(quarter, 0x55)));
+}
+
 INLINE double total_of(struct sum sum) {
-    return hg_high_total((uint32_t)_mm512_reduce_add_epi32(sum.high_bits)) +
-           hg_low_total((uint32_t)_mm512_reduce_add_epi32(sum.low_bits));
+    return hg_high_total(fold(sum.high_bits)) + hg_low_total(fold(sum.low_bits));
 }
 
 static TARGET double chunk_sum(const float *chunk, float top, float scale) {
@@ -147,7 +155,7 @@ static TARGET double light_sum(const float *chunk, float top, float scale) {
         __m512 w = raw_weight_of(_mm512_loadu_ps(chunk + i), vtop, vscale);
         bits = _mm512_add_epi32(bits, _mm512_castps_si512(_mm512_add_ps(w, magic)));
     }
-    return hg_low_total((uint32_t)_mm512_reduce_add_epi32(bits));
+    return hg_low_total(fold(bits));
 }
 
 static TARGET double sum_ge(const float *chunk, const float *weight, float threshold) {

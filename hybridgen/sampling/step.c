@@ -6,7 +6,7 @@
 
 #include "hybridgen/sampling/cut.h"
 #include "hybridgen/sampling/row.h"
-#include "ipc/words.h"
+#include "ipc/wait.h"
 
 /* FinishReason of hybridgen/request.py. */
 enum { FINISH_STOP = 1, FINISH_LENGTH = 2, FINISH_STOP_STRING = 3, FINISH_ERROR = 5 };
@@ -19,7 +19,7 @@ struct step {
     const struct hg_lanes *lanes;
     struct hg_scratch *scratch;
     uint64_t number;
-    const uint64_t *whole;
+    const uint64_t *ready, *whole;
     const struct hg_row *rows;
     const float *logits;
     const uint8_t *cuts; /* NULL: rows have none, and are there as soon as the step is */
@@ -33,124 +33,16 @@ struct step {
     uint64_t lane;
 };
 
-static const char *const NAMES[HG_NUM_ARGS] = {"logits", "sampled", "slots", "tokens", "logprobs"};
-static const uint64_t KINDS[HG_NUM_ARGS] = {HG_LOGITS, HG_SAMPLED, HG_SLOTS, HG_TOKENS,
-                                            HG_LOGPROBS};
-
-/* The geometry words of each kind by name, in layout.h's order. */
-struct logits_geometry {
-    uint64_t depth, max_rows, vocab_size, row_bytes, data_offset, num_lanes, step_bytes;
-    uint64_t cut_capacity;
-};
-struct sampled_geometry {
-    uint64_t depth, max_rows, num_lanes, step_bytes;
-};
-struct slots_geometry {
-    uint64_t num_slots, slot_bytes, max_model_len;
-};
-struct tokens_geometry {
-    uint64_t num_slots, max_model_len;
-};
-struct logprobs_geometry {
-    uint64_t num_slots, depth;
-};
-
-static const void *geometry(const struct hg_segment *segment) {
-    return ((const struct hg_header *)segment->bytes)->geometry;
-}
-
-/* Is offset + count * size, each factor from a header, inside `have` bytes? */
-static int fits(uint64_t offset, uint64_t count, uint64_t size, size_t have) {
-    uint64_t bytes, end;
-    return !__builtin_mul_overflow(count, size, &bytes) &&
-           !__builtin_add_overflow(offset, bytes, &end) && end <= have;
-}
-
-#define MAX_COUNT (1u << 20) /* of steps, rows, lanes: keeps products of two far from 2^64 */
-
-static uint64_t cut_offset(const struct logits_geometry *g) {
-    return g->data_offset + g->depth * g->max_rows * g->row_bytes;
-}
-
-/* Asked once the rows are known to fit. */
-static int cuts_fit(const struct logits_geometry *g, size_t have) {
-    if (g->cut_capacity == 0)
-        return 1;
-    return g->cut_capacity < MAX_COUNT && g->cut_capacity % 8 == 0 && cut_offset(g) % 8 == 0 &&
-           fits(cut_offset(g), g->depth * g->max_rows, HG_CUT_BYTES(g->cut_capacity), have);
-}
-
-static int logits_fit(const struct hg_segment *a) {
-    const struct logits_geometry *g = geometry(&a[HG_ARG_LOGITS]);
-    return g->depth && g->depth < MAX_COUNT && g->max_rows && g->max_rows < MAX_COUNT &&
-           g->vocab_size && g->row_bytes >= g->vocab_size * sizeof(float) &&
-           g->row_bytes % sizeof(float) == 0 && g->data_offset % sizeof(float) == 0 &&
-           fits(g->data_offset, g->depth * g->max_rows, g->row_bytes, a[HG_ARG_LOGITS].size) &&
-           g->step_bytes >= sizeof(struct hg_step) + g->max_rows * sizeof(struct hg_row) &&
-           fits(HG_RECORDS_OFFSET, g->depth, g->step_bytes, g->data_offset) &&
-           cuts_fit(g, a[HG_ARG_LOGITS].size);
-}
-
-static int sampled_fits(const struct hg_segment *a) {
-    const struct logits_geometry *logits = geometry(&a[HG_ARG_LOGITS]);
-    const struct sampled_geometry *g = geometry(&a[HG_ARG_SAMPLED]);
-    return g->depth == logits->depth && g->max_rows == logits->max_rows &&
-           g->num_lanes == logits->num_lanes && g->num_lanes && g->num_lanes < MAX_COUNT &&
-           g->step_bytes >= g->num_lanes * sizeof(struct hg_lane) +
-                                g->max_rows * sizeof(struct hg_sampled) &&
-           fits(HG_RECORDS_OFFSET, g->depth, g->step_bytes, a[HG_ARG_SAMPLED].size);
-}
-
-static int slots_fit(const struct hg_segment *a) {
-    const struct slots_geometry *slots = geometry(&a[HG_ARG_SLOTS]);
-    const struct tokens_geometry *tokens = geometry(&a[HG_ARG_TOKENS]);
-    const struct logprobs_geometry *logprobs = geometry(&a[HG_ARG_LOGPROBS]);
-    return slots->slot_bytes >= sizeof(struct hg_slot) &&
-           fits(HG_RECORDS_OFFSET, slots->num_slots, slots->slot_bytes, a[HG_ARG_SLOTS].size) &&
-           tokens->num_slots == slots->num_slots &&
-           tokens->max_model_len == slots->max_model_len && tokens->max_model_len < 1ull << 31 &&
-           fits(HG_RECORDS_OFFSET, tokens->num_slots, tokens->max_model_len * sizeof(int32_t),
-                a[HG_ARG_TOKENS].size) &&
-           logprobs->num_slots == slots->num_slots && logprobs->depth &&
-           logprobs->depth < 1u << 31 &&
-           fits(HG_RECORDS_OFFSET, logprobs->num_slots,
-                logprobs->depth * sizeof(struct hg_logprob), a[HG_ARG_LOGPROBS].size);
-}
-
-static int check_segments(const struct hg_segment *a, char *error, size_t error_bytes) {
-    for (int i = 0; i < HG_NUM_ARGS; i++) {
-        const struct hg_header *header = (const struct hg_header *)a[i].bytes;
-        if (a[i].size >= HG_RECORDS_OFFSET && header->magic == HG_MAGIC &&
-            header->layout_version == HG_LAYOUT_VERSION && header->kind == KINDS[i])
-            continue;
-        snprintf(error, error_bytes, "the %s buffer holds no segment of that kind", NAMES[i]);
-        return -1;
-    }
-    uint64_t vocab = ((const struct logits_geometry *)geometry(&a[HG_ARG_LOGITS]))->vocab_size;
-    if (vocab > HG_MAX_VOCAB) {
-        snprintf(error, error_bytes, "a vocabulary of %llu; the sampler's limit is %u",
-                 (unsigned long long)vocab, HG_MAX_VOCAB);
-        return -1;
-    }
-    int is_right = logits_fit(a) && sampled_fits(a) && slots_fit(a);
-    if (!is_right)
-        snprintf(error, error_bytes, "the segments' geometries do not fit each other or their size");
-    return is_right ? 0 : -1;
-}
-
 /* Find the step; returns 1, or 0 when it is poisoned, or -1 with `error`. */
-static int open_step(const struct hg_segment *a, uint64_t number, uint64_t lane, struct step *s,
+static int open_step(const struct hg_segments *a, uint64_t number, uint64_t lane, struct step *s,
                      char *error, size_t error_bytes) {
-    if (check_segments(a, error, error_bytes))
-        return -1;
-    const struct logits_geometry *logits = geometry(&a[HG_ARG_LOGITS]);
-    const struct sampled_geometry *sampled = geometry(&a[HG_ARG_SAMPLED]);
-    const struct slots_geometry *slots = geometry(&a[HG_ARG_SLOTS]);
-    const struct logprobs_geometry *logprobs = geometry(&a[HG_ARG_LOGPROBS]);
+    const struct hg_logits_geometry *logits = &a->logits;
+    const struct hg_sampled_geometry *sampled = &a->sampled;
     uint64_t index = number % logits->depth;
-    const uint8_t *record = a[HG_ARG_LOGITS].bytes + HG_RECORDS_OFFSET + index * logits->step_bytes;
+    const uint8_t *records = a->bytes[HG_ARG_LOGITS] + HG_RECORDS_OFFSET;
+    const uint8_t *record = records + index * logits->step_bytes;
     const struct hg_step *head = (const struct hg_step *)record;
-    uint8_t *lanes = a[HG_ARG_SAMPLED].bytes + HG_RECORDS_OFFSET + index * sampled->step_bytes;
+    uint8_t *lanes = a->bytes[HG_ARG_SAMPLED] + HG_RECORDS_OFFSET + index * sampled->step_bytes;
     uint64_t ready = hg_load(&head->ready);
     int is_lane = lane < logits->num_lanes;
     if (ready == HG_POISON ||
@@ -165,28 +57,29 @@ static int open_step(const struct hg_segment *a, uint64_t number, uint64_t lane,
         return -1;
     }
     s->number = number;
+    s->ready = &head->ready;
     s->whole = &head->whole;
     s->rows = (const struct hg_row *)(record + sizeof *head);
     s->depth = logits->depth;
     s->num_rows = head->num_rows;
-    s->logits = (const float *)(a[HG_ARG_LOGITS].bytes + logits->data_offset +
+    s->logits = (const float *)(a->bytes[HG_ARG_LOGITS] + logits->data_offset +
                                 index * logits->max_rows * logits->row_bytes);
     s->row_floats = logits->row_bytes / sizeof(float);
     s->cut_capacity = logits->cut_capacity;
     s->cuts = logits->cut_capacity == 0
                   ? NULL
-                  : a[HG_ARG_LOGITS].bytes + cut_offset(logits) +
+                  : a->bytes[HG_ARG_LOGITS] + hg_cut_offset(logits) +
                         index * logits->max_rows * HG_CUT_BYTES(logits->cut_capacity);
     s->vocab = logits->vocab_size;
     s->done = &((struct hg_lane *)lanes)[lane].done;
     s->results = (struct hg_sampled *)(lanes + sampled->num_lanes * sizeof(struct hg_lane));
-    s->slots = a[HG_ARG_SLOTS].bytes + HG_RECORDS_OFFSET;
-    s->num_slots = slots->num_slots;
-    s->slot_bytes = slots->slot_bytes;
-    s->max_model_len = slots->max_model_len;
-    s->tokens = (int32_t *)(a[HG_ARG_TOKENS].bytes + HG_RECORDS_OFFSET);
-    s->logprobs = (struct hg_logprob *)(a[HG_ARG_LOGPROBS].bytes + HG_RECORDS_OFFSET);
-    s->logprob_depth = logprobs->depth;
+    s->slots = a->bytes[HG_ARG_SLOTS] + HG_RECORDS_OFFSET;
+    s->num_slots = a->slots.num_slots;
+    s->slot_bytes = a->slots.slot_bytes;
+    s->max_model_len = a->slots.max_model_len;
+    s->tokens = (int32_t *)(a->bytes[HG_ARG_TOKENS] + HG_RECORDS_OFFSET);
+    s->logprobs = (struct hg_logprob *)(a->bytes[HG_ARG_LOGPROBS] + HG_RECORDS_OFFSET);
+    s->logprob_depth = a->logprobs.depth;
     s->lane = lane;
     return 1;
 }
@@ -195,12 +88,40 @@ static struct hg_slot *slot_at(const struct step *s, uint64_t index) {
     return (struct hg_slot *)(s->slots + index * s->slot_bytes);
 }
 
-/* Do the lane's rows fit the slots?  Asked before the first store. */
+static const struct hg_cut *cut_at(const struct step *s, size_t r) {
+    return (const struct hg_cut *)(s->cuts + r * HG_CUT_BYTES(s->cut_capacity));
+}
+
+/* A cut comes fresh from the device, in no cache of this core: ask for all its lines at once, since
+ * one after the other they take longer than the choice.  Few cuts are more than half full, and one
+ * with a token is its first line. */
+static void prefetch_cut(const struct step *s, size_t r) {
+    const char *cut = (const char *)cut_at(s, r), *values = cut + sizeof(struct hg_cut);
+    const char *ids = values + s->cut_capacity * sizeof(float);
+    size_t num_candidates = s->rows[r].flags & HG_ROW_HAS_TOKEN ? 0 : s->cut_capacity / 2;
+    __builtin_prefetch(cut);
+    for (size_t at = 0; at < num_candidates * sizeof(float); at += 64) {
+        __builtin_prefetch(values + at);
+        __builtin_prefetch(ids + at);
+    }
+}
+
+static int has_cut(const struct step *s, size_t r) {
+    return s->cuts && s->rows[r].flags & (HG_ROW_HAS_CUT | HG_ROW_HAS_TOKEN);
+}
+
+/* Do the lane's rows fit the slots?  Asked before the first store.  Returns 1, or 0 when it has
+ * none, or -1 with `error`.  Nobody waits for a lane without rows, so its step may be replaced at
+ * any time, and what it sees then are rows of another; one with rows holds the step in its place. */
 static int check_rows(const struct step *s, char *error, size_t error_bytes) {
+    int has_rows = 0;
     for (size_t r = 0; r < s->num_rows; r++) {
         const struct hg_row *row = &s->rows[r];
         if (row->lane != s->lane)
             continue;
+        has_rows = 1;
+        if (has_cut(s, r))
+            prefetch_cut(s, r);
         int is_right = row->slot < s->num_slots && row->position < s->max_model_len;
         if (is_right) {
             struct hg_slot *slot = slot_at(s, row->slot);
@@ -218,7 +139,10 @@ static int check_rows(const struct step *s, char *error, size_t error_bytes) {
                  r, row->slot, (unsigned long long)row->position, s->num_slots, s->max_model_len);
         return -1;
     }
-    return 0;
+    if (hg_load(s->ready) == s->number)
+        return has_rows;
+    snprintf(error, error_bytes, "step %llu was replaced meanwhile", (unsigned long long)s->number);
+    return -1;
 }
 
 static int is_among(int32_t id, const int32_t *ids, int32_t count, int32_t most) {
@@ -275,12 +199,11 @@ static struct hg_sampled publish(const struct step *s, const struct hg_row *row,
 
 static int32_t ask_cut(const struct step *s, size_t r, const struct hg_slot *slot) {
     const struct hg_row *row = &s->rows[r];
-    if (!s->cuts || !(row->flags & (HG_ROW_HAS_CUT | HG_ROW_HAS_TOKEN)))
+    if (!has_cut(s, r))
         return HG_CUT_UNSURE;
-    const uint8_t *cut = s->cuts + r * HG_CUT_BYTES(s->cut_capacity);
-    return hg_cut_choose(s->lanes, s->scratch, (const struct hg_cut *)cut, s->cut_capacity,
-                         s->number, s->vocab, &slot->sampling, hg_load(&slot->prompt_len),
-                         row->position, (row->flags & HG_ROW_HAS_TOKEN) != 0);
+    return hg_cut_choose(s->lanes, s->scratch, cut_at(s, r), s->cut_capacity, s->number, s->vocab,
+                         &slot->sampling, hg_load(&slot->prompt_len), row->position,
+                         (row->flags & HG_ROW_HAS_TOKEN) != 0);
 }
 
 /* The row's logits are none that a token can be chosen from. */
@@ -365,9 +288,10 @@ static void do_rows(const struct step *s, int is_rest, int is_whole,
     }
 }
 
-int hg_sample_step(const struct hg_segment segments[HG_NUM_ARGS], const struct hg_lanes *lanes,
-                   uint64_t step, uint64_t lane, int is_rest, struct hg_step_report *report,
-                   char *error, size_t error_bytes) {
+int hg_sample_step(const struct hg_segments *segments, const struct hg_lanes *lanes, uint64_t step,
+                   uint64_t lane, int is_rest, struct hg_step_report *report, char *error,
+                   size_t error_bytes) {
+    const int64_t started_ns = hg_now_ns();
     struct step s = {.lanes = lanes};
     *report = (struct hg_step_report){0};
     int is_open = open_step(segments, step, lane, &s, error, error_bytes);
@@ -378,18 +302,23 @@ int hg_sample_step(const struct hg_segment segments[HG_NUM_ARGS], const struct h
         snprintf(error, error_bytes, "no memory for a vocabulary of %zu", s.vocab);
         return -1;
     }
-    if (check_rows(&s, error, error_bytes))
+    int has_rows = check_rows(&s, error, error_bytes);
+    if (has_rows < 0)
         return -1;
     /* Whoever can go on without the whole row does so first. */
-    do_rows(&s, is_rest, !s.cuts, report);
+    if (has_rows)
+        do_rows(&s, is_rest, !s.cuts, report);
     if (report->num_left && hg_load(s.whole) == step)
         do_rows(&s, 1, 1, report);
-    if (report->num_left)
+    if (report->num_left) {
+        report->elapsed_ns = (uint64_t)(hg_now_ns() - started_ns);
         return 0;
+    }
     /* A word that was poisoned meanwhile stays so: nobody waits for this step any more. */
     uint64_t before = hg_load(s.done);
     if (before != HG_POISON)
         __atomic_compare_exchange_n(s.done, &before, step, 0, __ATOMIC_RELEASE, __ATOMIC_RELAXED);
+    report->elapsed_ns = (uint64_t)(hg_now_ns() - started_ns);
     hg_futex_wake(s.done, INT_MAX);
     return 0;
 }

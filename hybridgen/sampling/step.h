@@ -3,15 +3,7 @@
 #define HYBRIDGEN_SAMPLING_STEP_H
 
 #include "hybridgen/sampling/lanes.h"
-#include "ipc/layout.h"
-
-struct hg_segment {
-    uint8_t *bytes;
-    size_t size;
-};
-
-/* In the order of sample_step's arguments. */
-enum { HG_ARG_LOGITS, HG_ARG_SAMPLED, HG_ARG_SLOTS, HG_ARG_TOKENS, HG_ARG_LOGPROBS, HG_NUM_ARGS };
+#include "hybridgen/sampling/segments.h"
 
 struct hg_step_report {
     uint64_t num_rows, num_tokens, num_stale, num_invalid;
@@ -19,6 +11,7 @@ struct hg_step_report {
     uint64_t num_cut;      /* tokens that a cut gave */
     uint64_t num_left;     /* rows that wait for `whole` or for another lane: not done yet */
     uint64_t num_early;    /* those of them that wait for another lane */
+    uint64_t elapsed_ns;   /* of the call, without its wake-up, which may cost it its core */
 };
 
 /* Do the rows of the lane: first those whose cut gives the token (cut.h), then the others, if the
@@ -28,16 +21,17 @@ struct hg_step_report {
  * nobody, so the lane that had a row then may not have published its token yet: such a row is left
  * too, until it has.
  *
- * Returns 0; or -1 with `error` filled in when segments, step or rows contradict each other, and
- * then nothing was written.  A poisoned step is no error: nothing is done, the report is zero.
+ * Returns 0; or -1 with `error` filled in when step, rows and segments contradict each other, or the
+ * step is not there any more, and then nothing was written.  A poisoned step is no error: nothing
+ * is done, the report is zero.
  *
  * What is stored, per row, in this order: logprob record; token; finish word; `generated` with
  * release order, which publishes the three before it to the detokenizer; the row's result.  After
  * the lane's last row `done` with release order, then a futex wake.  A sampler may die between any
  * two of these stores: its successor repeats the step, and since a row is a pure function and a
  * token once published is read back rather than chosen again, every store is repeated unchanged. */
-int hg_sample_step(const struct hg_segment segments[HG_NUM_ARGS], const struct hg_lanes *lanes,
-                   uint64_t step, uint64_t lane, int is_rest, struct hg_step_report *report,
-                   char *error, size_t error_bytes);
+int hg_sample_step(const struct hg_segments *segments, const struct hg_lanes *lanes, uint64_t step,
+                   uint64_t lane, int is_rest, struct hg_step_report *report, char *error,
+                   size_t error_bytes);
 
 #endif

@@ -162,6 +162,7 @@ def test_a_token_that_the_device_goes_on_with_is_taken(flags: int) -> None:
         CUT._replace(state=CutState.NONE),
         CUT._replace(state=CutState.TOKEN, token_id=VOCAB),
         CUT._replace(state=CutState.TOKEN, token_id=-1),
+        CUT._replace(state=CutState.TOKEN, token_id=1, step=4),
     ],
 )
 def test_a_row_that_got_no_token_from_the_device_is_invalid_at_once(cut: Cut) -> None:
@@ -203,6 +204,7 @@ def damaged() -> dict[str, Cut]:
         "a logit above the top": CUT._replace(values=[99.0, *values[1:]]),
         "a logit below the threshold": CUT._replace(values=[-99.0, *values[1:]]),
         "a NaN for a threshold": CUT._replace(threshold=math.nan),
+        "no threshold": CUT._replace(threshold=-math.inf, values=[-math.inf, *values[1:]]),
         "an infinite top": CUT._replace(top=math.inf, values=[math.inf, *values[1:]]),
         "a top that no candidate has": CUT._replace(top=CUT.top + 1),
         "no total": CUT._replace(total=0.0),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hybridgen.errors import InternalError
+from hybridgen.ipc.doorbell import Doorbell
 from hybridgen.ipc.sampled_ring import RowFlag
 from hybridgen.ipc.slot_table import SlotWord
 from hybridgen.messages import DrainWorker
@@ -49,6 +50,22 @@ def test_wakes_the_detokenizers_of_its_rows(workplace: Workplace) -> None:
     publish(workplace, 2, [(next_row(workplace, 0), 65)])
     sampler.turn(0)
     assert bell.clear()
+
+
+def test_the_lane_is_done_before_anybody_is_woken_or_anything_counted(
+    workplace: Workplace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sampler = born(workplace)
+    seen: list[tuple[int, int]] = []
+
+    def ring(_bell: Doorbell) -> None:
+        seen.append((workplace.sampled.done(1, 0), rows_done(workplace)))
+
+    monkeypatch.setattr(Doorbell, "ring", ring)
+    workplace.fill_slot(0, GREEDY, [1])
+    publish(workplace, 1, [(next_row(workplace, 0), 65)])
+    sampler.turn(0)
+    assert seen == [(1, 0)]
 
 
 def test_leaves_the_rows_of_other_lanes_alone(workplace: Workplace) -> None:

@@ -1,0 +1,178 @@
+/* See lane_type.h. */
+#include "hybridgen/sampling/lane_type.h"
+
+#include "hybridgen/sampling/turn.h"
+
+struct lane {
+    PyObject_HEAD
+    Py_buffer views[HG_NUM_ARGS]; /* keep the mappings for as long as the lane is there */
+    struct hg_segments segments;
+    const struct hg_lanes *lanes;
+    uint64_t index;
+};
+
+static int open_views(struct lane *self, uint64_t index) {
+    struct hg_segment segments[HG_NUM_ARGS];
+    char error[200];
+    for (int i = 0; i < HG_NUM_ARGS; i++)
+        segments[i] = (struct hg_segment){self->views[i].buf, (size_t)self->views[i].len};
+    if (hg_open_segments(segments, &self->segments, error, sizeof error)) {
+        PyErr_SetString(PyExc_ValueError, error);
+        return -1;
+    }
+    if (index >= self->segments.logits.num_lanes) {
+        PyErr_Format(PyExc_ValueError, "lane %llu; the ring has %llu", (unsigned long long)index,
+                     (unsigned long long)self->segments.logits.num_lanes);
+        return -1;
+    }
+    self->index = index;
+    return 0;
+}
+
+static PyObject *lane_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
+    if (kwargs && PyDict_Size(kwargs)) {
+        PyErr_SetString(PyExc_TypeError, "Lane takes no keyword arguments");
+        return NULL;
+    }
+    PyObject *segments[HG_NUM_ARGS], *number;
+    if (!PyArg_ParseTuple(args, "OOOOOO:Lane", &segments[0], &segments[1], &segments[2],
+                          &segments[3], &segments[4], &number))
+        return NULL;
+    uint64_t index = PyLong_AsUnsignedLongLong(number);
+    if (PyErr_Occurred())
+        return NULL;
+    struct lane *self = (struct lane *)PyType_GenericAlloc(type, 0); /* zeroed: no view is held */
+    if (!self)
+        return NULL;
+    const struct hg_lanes *variants[HG_MAX_VARIANTS];
+    hg_lanes_usable(variants);
+    self->lanes = variants[0];
+    int failed = 0;
+    for (int i = 0; i < HG_NUM_ARGS && !failed; i++)
+        failed = PyObject_GetBuffer(segments[i], &self->views[i], PyBUF_WRITABLE);
+    if (failed || open_views(self, index)) {
+        Py_DECREF(self);
+        return NULL;
+    }
+    return (PyObject *)self;
+}
+
+static void lane_dealloc(PyObject *object) {
+    struct lane *self = (struct lane *)object;
+    PyTypeObject *type = Py_TYPE(object);
+    for (int i = 0; i < HG_NUM_ARGS; i++)
+        PyBuffer_Release(&self->views[i]); /* nothing, where none is held */
+    PyObject_Free(object);
+    Py_DECREF(type);
+}
+
+/* Microseconds to nanoseconds; negative and absurd values are an error, not a long sleep. */
+static int as_ns(PyObject *number, int64_t *value_ns) {
+    const long long value_us = PyLong_AsLongLong(number);
+    if (value_us == -1 && PyErr_Occurred())
+        return -1;
+    if (value_us < 0 || value_us > INT64_MAX / 2000) {
+        PyErr_Format(PyExc_ValueError, "a time is out of range: %lld", value_us);
+        return -1;
+    }
+    *value_ns = value_us * 1000;
+    return 0;
+}
+
+static PyObject *refuse(uint64_t step, const char *error) {
+    PyErr_Format(PyExc_ValueError, "step %llu cannot be sampled: %s", (unsigned long long)step,
+                 error);
+    return NULL;
+}
+
+static PyObject *report_to_python(const struct hg_step_report *r) {
+    return Py_BuildValue("(KKKKKKKKK)", r->elapsed_ns, r->num_rows, r->num_tokens, r->detokenizers,
+                         r->num_stale, r->num_invalid, r->num_cut, r->num_left, r->num_early);
+}
+
+PyDoc_STRVAR(next_step_doc,
+             "next_step(seen, spin_us, timeout_us, /)\n--\n\n"
+             "Wait until the ring's `latest` is not `seen` (spinning, then asleep, at most\n"
+             "timeout_us), and do the lane's rows of the first step after it that can still be\n"
+             "open. Not interrupted in between, so the lane is done as soon as it can be.\n\n"
+             "Returns (latest, step, report). Call with `step` next: it is `seen` itself when\n"
+             "there was none, and with a `latest` of POISON. The report is as rest_of_step's.\n"
+             "Raises ValueError, with nothing written, when the step cannot be sampled.");
+
+static PyObject *next_step(PyObject *object, PyObject *const *args, Py_ssize_t nargs) {
+    struct lane *self = (struct lane *)object;
+    int64_t spin_ns, timeout_ns;
+    if (nargs != 3)
+        return PyErr_Format(PyExc_TypeError, "next_step takes 3 arguments, got %zd", nargs);
+    uint64_t seen = PyLong_AsUnsignedLongLong(args[0]);
+    if (PyErr_Occurred() || as_ns(args[1], &spin_ns) || as_ns(args[2], &timeout_ns))
+        return NULL;
+    struct hg_turn turn;
+    char error[200];
+    int failed;
+    Py_BEGIN_ALLOW_THREADS
+    failed = hg_next_step(&self->segments, self->lanes, self->index, seen, spin_ns, timeout_ns,
+                          &turn, error, sizeof error);
+    Py_END_ALLOW_THREADS
+    if (failed)
+        return refuse(turn.step, error);
+    PyObject *report = report_to_python(&turn.report);
+    return report ? Py_BuildValue("(KKN)", turn.latest, turn.step, report) : NULL;
+}
+
+PyDoc_STRVAR(rest_of_step_doc,
+             "rest_of_step(step, /)\n--\n\n"
+             "Do the rows that next_step left, as sample_step does with `is_rest`.\n\n"
+             "Returns (elapsed_ns, num_rows, num_tokens, detokenizers, num_stale, num_invalid,\n"
+             "num_cut, num_left, num_early), zeros when the step's place is being reused;\n"
+             "elapsed_ns runs until `done` is stored. Raises as next_step.");
+
+static PyObject *rest_of_step(PyObject *object, PyObject *number) {
+    struct lane *self = (struct lane *)object;
+    uint64_t step = PyLong_AsUnsignedLongLong(number);
+    if (PyErr_Occurred())
+        return NULL;
+    struct hg_step_report report;
+    char error[200];
+    int failed;
+    Py_BEGIN_ALLOW_THREADS
+    failed = hg_rest_of_step(&self->segments, self->lanes, step, self->index, &report, error,
+                             sizeof error);
+    Py_END_ALLOW_THREADS
+    return failed ? refuse(step, error) : report_to_python(&report);
+}
+
+PyDoc_STRVAR(lane_doc,
+             "Lane(logits, sampled, slots, tokens, logprobs, lane, /)\n--\n\n"
+             "A lane over whole segments, which are checked here, once, and kept mapped.\n\n"
+             "Raises ValueError when they contradict each other.");
+
+static PyMethodDef METHODS[] = {
+    {"next_step", (PyCFunction)(void (*)(void))next_step, METH_FASTCALL, next_step_doc},
+    {"rest_of_step", rest_of_step, METH_O, rest_of_step_doc},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot SLOTS[] = {
+    {Py_tp_new, lane_new},
+    {Py_tp_dealloc, lane_dealloc},
+    {Py_tp_methods, METHODS},
+    {Py_tp_doc, (void *)lane_doc},
+    {0, NULL},
+};
+
+static PyType_Spec SPEC = {
+    .name = "hybridgen.sampling._native.Lane",
+    .basicsize = sizeof(struct lane),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE,
+    .slots = SLOTS,
+};
+
+int hg_add_lane_type(PyObject *module) {
+    PyObject *type = PyType_FromSpec(&SPEC);
+    if (!type)
+        return -1;
+    int failed = PyModule_AddObjectRef(module, "Lane", type);
+    Py_DECREF(type);
+    return failed;
+}
