@@ -61,7 +61,7 @@ class DeviceSection(Section, frozen=True):
     """Bits of a weight on a CUDA device; 8: INT8 with a scale per output row, 16: as loaded."""
     prefill_budget_ms: Annotated[float, Meta(ge=1.0, le=10_000.0)] = 50.0
     """How long prompts may delay one decode step of a CUDA device; while 64 or more prompt tokens
-    wait for each running sequence, by 2,048 of them at least."""
+    wait for each running sequence, by 8,192 of them at least."""
     sample_on_gpu: Literal["auto", "true", "false"] = "auto"
     """Where a CUDA device's tokens are chosen: `false` by the samplers, `true` on the device where
     parameters allow it, `auto` wherever steps turn out shorter. The tokens are the same."""
@@ -117,13 +117,37 @@ class ServerSection(Section, frozen=True):
     start_timeout_s: Seconds = 600.0
     """How long the tree may take until every process is ready."""
     pool_restart_limit: Count = 5
-    """Deaths of a tokenizer, sampler or detokenizer pool within 30 s that are still replaced."""
+    """Deaths of tokenizers, samplers, detokenizers or gateways within 30 s that are replaced."""
     gpu_restart_limit: Count = 3
     """Deaths of the gpu process within 300 s that are still replaced."""
     coscheduler_restart_limit: Count = 3
     """Deaths of the coscheduler within 60 s that are still replaced."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """What is logged to standard error."""
+
+
+class HttpSection(Section, frozen=True):
+    """The gateway: HTTP/1.1 and HTTP/2 on one port."""
+
+    num_gateways: Annotated[int, Meta(ge=-1, le=1)] = -1
+    """Gateway processes; -1 means 1 for `hybridgen serve` and none for a tree that a program (LLM,
+    `hybridgen chat`) starts for itself."""
+    host: Annotated[str, Meta(min_length=1, max_length=255)] = "127.0.0.1"
+    """Address to listen on; one that other machines can reach needs api_key_file or insecure."""
+    port: Annotated[int, Meta(ge=1, le=65_535)] = 8080
+    """TCP port to listen on."""
+    api_key_file: str = ""
+    """File with the keys that clients may use, one a line; empty means that none is asked for."""
+    insecure: bool = False
+    """Listen on an address that other machines can reach without asking for a key."""
+    tls_certificate: str = ""
+    """PEM file with the certificate chain; with tls_key it turns TLS on."""
+    tls_key: str = ""
+    """PEM file with the private key of tls_certificate."""
+    max_body_bytes: Annotated[int, Meta(ge=1024, le=1 << 30)] = 32 << 20
+    """Longest body of a request."""
+    max_connections: Annotated[int, Meta(ge=1, le=65_536)] = 2048
+    """Connections at once; further ones wait in the kernel."""
 
 
 class MockSection(Section, frozen=True):
@@ -145,4 +169,5 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     scheduler: SchedulerSection = SchedulerSection()
     pools: PoolSection = PoolSection()
     server: ServerSection = ServerSection()
+    http: HttpSection = HttpSection()
     mock: MockSection = MockSection()

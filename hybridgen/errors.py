@@ -16,7 +16,7 @@
     │ ├ InvalidLogits           500
     │ └ PoisonRequest           500
     ├ WorkerError                       the supervisor's matter
-    │ ├ StartFailed · Died · Stalled · RestartBudgetSpent · AlreadyRunning
+    │ ├ StartFailed · Died · Stalled · RestartBudgetSpent · AlreadyRunning · AddressUnavailable
     ├ IpcError
     │ ├ SegmentMismatch · SharedMemoryFull · RingFull · PeerGone · ChannelTimeout · MessageCorrupt
     ├ CapacityError                     normal life, caught by the scheduler
@@ -210,6 +210,13 @@ class AlreadyRunning(WorkerError):
 
     code = "already_running"
     exit_code = 75
+
+
+class AddressUnavailable(WorkerError):
+    """The address of the HTTP gateway cannot be listened on, most often because it is taken."""
+
+    code = "address_unavailable"
+    exit_code = 69
 
 
 class IpcError(HybridGenError):

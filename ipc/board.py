@@ -84,7 +84,7 @@ COUNTER_NAMES: dict[Role, tuple[str, ...]] = {
     Role.SAMPLER: ("rows", "tokens", "sampling_ns", "stale_rows", "invalid_rows", "cut_rows"),
     Role.TOKENIZER: ("prompts", "tokens", "rejected"),
     Role.DETOKENIZER: ("tokens", "deltas", "frames", "blocked_sends", "corrupt_frames"),
-    Role.GATEWAY: (),
+    Role.GATEWAY: ("requests", "streams", "errors", "refused", "disconnects", "open"),
 }
 
 

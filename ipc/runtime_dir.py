@@ -36,6 +36,11 @@ SUPERVISOR_IDENTITY = b"supervisor"
 """By which the workers socket knows the supervisor; a worker's identity is its name."""
 
 
+def gateway_prefix(index: int, incarnation: int) -> bytes:
+    """How the identity begins by which the clients socket knows one gateway's client."""
+    return b"g" + index.to_bytes(1, "big") + incarnation.to_bytes(4, "big")
+
+
 class Endpoints:
     """Addresses of the sockets of one instance."""
 
@@ -113,7 +118,7 @@ class RuntimeDir:
             ConfigError: it belongs to somebody else.
         """
         path = Path(os.path.abspath(path))
-        if not path.is_dir():
+        if not os.path.isdir(path):  # a name that is too long is no error to it
             raise PeerGone(
                 "no server runs there", value=str(path), remedy="Start one with `hybridgen serve`"
             )
@@ -177,7 +182,7 @@ def socket_dir(path: Path) -> Path:
     if _fits(path):
         return path
     link = path / _SOCKETS_LINK
-    if link.is_symlink():
+    if os.path.islink(link):
         return Path(os.readlink(link))
     digest = hashlib.sha256(os.fsencode(path)).hexdigest()[:16]
     place = instance_path(digest)

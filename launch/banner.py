@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TextIO
 
 from hybridgen.ipc.segment import SHM_DIR, free_shared_memory
+from hybridgen.launch.http_plan import curl_line, http_url
 from hybridgen.launch.placement import Placement, format_cpus
 from hybridgen.launch.plan import TreePlan
 from hybridgen.launch.preflight import format_bytes
@@ -66,7 +67,18 @@ def banner_lines(plan: TreePlan, placement: Placement, tree: ProcessList, uri: s
     for process in tree.processes:
         cpus, memory = format_cpus(process.cpus), format_bytes(process.rss_bytes)
         lines.append(_line("", f"{process.name:<16} {process.pid:>8} {memory:>10}  {cpus}"))
-    return [*lines, _line("address", uri), _line("try", f'hybridgen chat --uri "{uri}"')]
+    lines += [_line("address", uri), _line("try", f'hybridgen chat --uri "{uri}"')]
+    return [*lines, *http_lines(plan)]
+
+
+def http_lines(plan: TreePlan) -> list[str]:
+    """Where the gateway answers, whether it asks for a key, and a command that proves it."""
+    http = plan.config.http
+    if not http.num_gateways:
+        return []
+    name = plan.config.model.served_model_name or plan.model.name
+    key = f"key needed ({http.api_key_file})" if http.api_key_file else "no key needed"
+    return [_line("http", f"{http_url(http)}/v1, {key}"), _line("", curl_line(http, name))]
 
 
 def plan_lines(plan: TreePlan, placement: Placement) -> list[str]:

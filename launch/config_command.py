@@ -13,7 +13,7 @@ import typer
 
 from hybridgen.errors import ConfigError
 from hybridgen.launch import sampling_options
-from hybridgen.launch.config_fields import ConfigField, config_fields
+from hybridgen.launch.config_fields import ConfigField, config_fields, section_types
 from hybridgen.launch.config_sources import resolve
 from hybridgen.request import SamplingParams
 
@@ -23,7 +23,10 @@ SHORT_FORMS = {
     "max_model_len": "-c",
     "num_compute_threads": "-t",
     "max_num_seqs": "-np",
+    "port": "-p",
 }
+#: What a command can say about a tree that it starts for itself: that one has no gateway.
+PRIVATE_SECTIONS = tuple(section for section in section_types() if section != "http")
 
 
 def config_command(

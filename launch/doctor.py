@@ -22,7 +22,17 @@ from hybridgen.launch import placement, preflight
 from hybridgen.version import __version__
 
 NATIVE_MODULES = ("hybridgen.ipc._native", "hybridgen.sampling._native", "hybridgen.models._native")
-PACKAGES = ("torch", "numpy", "pyzmq", "posix_ipc", "msgspec", "typer", "tokenizers", "gguf")
+PACKAGES = (
+    "torch",
+    "numpy",
+    "pyzmq",
+    "posix_ipc",
+    "granian",
+    "msgspec",
+    "typer",
+    "tokenizers",
+    "gguf",
+)
 #: Segments of the demo model under the default configuration, rounded up.
 WANTED_SHM_BYTES = 64 << 20
 WANTED_FILES = 1024

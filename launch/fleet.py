@@ -151,6 +151,13 @@ class Fleet:
             if member.child is not None:
                 member.child.order(message, fds)
 
+    def ask_pool_to_exit(self, role: Role) -> None:
+        """Let the processes of one role finish what is in hand, without a hurry, and exit."""
+        for member in self.pool(role):
+            member.due_s = None
+            if member.child is not None and member.child.order(DrainWorker()):
+                member.child.state = ProcessState.DRAINING
+
     def ask_to_exit(self) -> None:
         """Tell all children to finish what is in hand and exit; cancels replacements."""
         for member in self.members.values():

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
 import setproctitle
 
 from hybridgen import log
@@ -76,7 +77,7 @@ def host_tree(config: Config, report: StartReport, owner: OwnerLine | None = Non
         HybridGenError: why it could not start, or gave up.
     """
     log.setup(f"{Role.SUPERVISOR.label}-0", config.server.log_level)
-    prepared = prepare(config, report)
+    prepared = prepare(with_gateways(config, is_public=owner is None), report)
     instance = secrets.token_hex(instances.INSTANCE_DIGITS // 2)
     setproctitle.setproctitle(f"hybridgen:{instance}:{Role.SUPERVISOR.label}-0")
     instances.running()  # sweeps what killed trees left
@@ -84,6 +85,14 @@ def host_tree(config: Config, report: StartReport, owner: OwnerLine | None = Non
         logger.warning("removed the shared memory %s of a start that was killed", name)
     with _runtime_dir(config, instance) as runtime:
         return TreeHost(prepared, instance, runtime, report, owner).run()
+
+
+def with_gateways(config: Config, *, is_public: bool) -> Config:
+    """Decide what was left open: a tree that one program owns has no door for others."""
+    if config.http.num_gateways >= 0:
+        return config
+    http = msgspec.structs.replace(config.http, num_gateways=int(is_public))
+    return msgspec.structs.replace(config, http=http)
 
 
 @contextlib.contextmanager

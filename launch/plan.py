@@ -19,6 +19,7 @@ from hybridgen.formats.model_info import ModelInfo
 from hybridgen.formats.tokenizer_spec import TokenizerSpec
 from hybridgen.ipc.board import Role
 from hybridgen.kvcache.planned_blocks import planned_blocks
+from hybridgen.launch.http_plan import check_http
 from hybridgen.launch.placement import CpuSupply
 from hybridgen.launch.segment_plan import (
     DEVICE_CUT_CAPACITY,
@@ -107,6 +108,7 @@ def make_plan(config: Config, model: ModelInfo, supply: CpuSupply, num_cores: in
     """
     _check_device(config, model)
     budget = cpu_budget(config.pools.num_cpu_threads, supply, num_cores)
+    check_http(config.http)
     counts = pool_counts(config, budget)
     max_model_len = context_length(config, model)
     num_kv_blocks, kv_cache_bytes = kv_blocks(config, model, max_model_len)
@@ -116,7 +118,7 @@ def make_plan(config: Config, model: ModelInfo, supply: CpuSupply, num_cores: in
         max_rows=config.scheduler.max_num_seqs,
         vocab_size=model.config.vocab_size,
         num_lanes=counts.num_samplers,
-        num_processes=3 + sum(counts),
+        num_processes=3 + sum(counts) + gateway_count(config),
         ring_depth=DEVICE_RING_DEPTH if _is_on_device(config) else RING_DEPTH,
         cut_capacity=DEVICE_CUT_CAPACITY if _is_on_device(config) else 0,
     )
@@ -125,6 +127,7 @@ def make_plan(config: Config, model: ModelInfo, supply: CpuSupply, num_cores: in
             config,
             supply,
             pools={**counts._asdict(), "num_cpu_threads": budget},
+            served_model_name=config.model.served_model_name or model.name,
             max_model_len=max_model_len,
             num_kv_blocks=num_kv_blocks,
         ),
@@ -136,7 +139,7 @@ def make_plan(config: Config, model: ModelInfo, supply: CpuSupply, num_cores: in
         num_kv_blocks=num_kv_blocks,
         kv_cache_bytes=kv_cache_bytes,
         geometry=geometry,
-        workers=_list_workers(counts),
+        workers=_list_workers(counts, gateway_count(config)),
         segments=plan_segments(geometry),
     )
 
@@ -168,6 +171,11 @@ def pool_counts(config: Config, budget: int) -> PoolCounts:
     most = min(MAX_AUTO_SAMPLERS, config.scheduler.max_num_seqs)
     num_samplers = pools.num_samplers or min(most, max(1, left))
     return PoolCounts(num_tokenizers, num_samplers, num_detokenizers)
+
+
+def gateway_count(config: Config) -> int:
+    """Gateways on top of the budget: none where nobody has asked for one."""
+    return max(0, config.http.num_gateways)
 
 
 def context_length(config: Config, model: ModelInfo) -> int:
@@ -249,6 +257,7 @@ def _resolve(
     supply: CpuSupply,
     *,
     pools: dict[str, int],
+    served_model_name: str,
     max_model_len: int,
     num_kv_blocks: int,
 ) -> Config:
@@ -259,7 +268,12 @@ def _resolve(
     num_threads = config.device.num_compute_threads or supply.effective
     return replace(
         config,
-        model=replace(config.model, max_model_len=max_model_len, dtype=_dtype(config)),
+        model=replace(
+            config.model,
+            served_model_name=served_model_name,
+            max_model_len=max_model_len,
+            dtype=_dtype(config),
+        ),
         device=replace(
             config.device,
             device="cuda" if _is_on_device(config) else "cpu",
@@ -267,6 +281,7 @@ def _resolve(
             num_compute_threads=num_threads,
         ),
         pools=replace(config.pools, **pools, spin_us=spin_us),
+        http=replace(config.http, num_gateways=gateway_count(config)),
     )
 
 
@@ -274,13 +289,14 @@ def _dtype(config: Config) -> DtypeName:
     return "bfloat16" if config.model.dtype == "auto" else config.model.dtype
 
 
-def _list_workers(counts: PoolCounts) -> list[WorkerPlan]:
+def _list_workers(counts: PoolCounts, num_gateways: int) -> list[WorkerPlan]:
     sizes = [
         (Role.COSCHEDULER, 1),
         (Role.GPU, 1),
         (Role.SAMPLER, counts.num_samplers),
         (Role.TOKENIZER, counts.num_tokenizers),
         (Role.DETOKENIZER, counts.num_detokenizers),
+        (Role.GATEWAY, num_gateways),
     ]
     flat = [(role, index) for role, size in sizes for index in range(size)]
     return [

@@ -11,10 +11,12 @@ from pathlib import Path
 
 import psutil
 
+from hybridgen.config import HttpSection
 from hybridgen.errors import ConfigError, SharedMemoryFull
 from hybridgen.ipc.segment import SHM_DIR, free_shared_memory
 from hybridgen.launch.plan import ELEMENT_BYTES, TreePlan
 from hybridgen.launch.segment_plan import SegmentPlan
+from hybridgen.server.key_file import read_keys
 
 #: Sockets, segments, doorbells and files of one process, with room for clients.
 FILES_PER_TREE = 256
@@ -29,11 +31,22 @@ def check(plan: TreePlan) -> None:
 
     Raises:
         SharedMemoryFull: /dev/shm cannot hold the segments; ``need_bytes`` and ``have_bytes``.
-        ConfigError: too few descriptors or too little memory.
+        ConfigError: too few descriptors or too little memory, or no keys where some are asked for.
     """
+    check_keys(plan.config.http)
     check_shared_memory(plan.segments, free_shared_memory())
     check_files(len(plan.worker_names))
     check_memory(plan, available_memory())
+
+
+def check_keys(config: HttpSection) -> None:
+    """Read the key file as the gateway will.
+
+    Raises:
+        ConfigError: it cannot be read, or holds no key.
+    """
+    if config.num_gateways:
+        read_keys(config.api_key_file)
 
 
 def available_memory() -> int:

@@ -7,6 +7,7 @@
         └────────────────────────────────┴──────────────────────────────────────────────────┤
                                                                      last child reaped ──► OVER
 
+Drained means that the last token is with the gateways, which then pass it on and leave first.
 A death is seen through the pidfd within the poll's wake-up. While RUNNING or DRAINING it is
 answered by a replacement inside the group's budget; while STARTING by giving up, with the child's
 own root cause. The loop sleeps until something happens or the next due time; it has no tick.
@@ -113,6 +114,7 @@ class Supervisor:
         self._failure: HybridGenError | None = None
         self._exit_code = 0
         self._num_stop_signals = 0
+        self._are_doors_closed = False
         self._poller = Poller()
         self._poller_version = -1
 
@@ -150,7 +152,7 @@ class Supervisor:
         for stop in self._admin.serve(self._phase is Phase.RUNNING and self._fleet.is_complete):
             self._drain(self._config.drain_timeout_s if stop.timeout_s is None else stop.timeout_s)
         if self._link.is_drained() and self._phase is Phase.DRAINING:
-            self._stop()
+            self._close_doors()
         if self._owner is not None and self._owner in ready:
             self._on_owner_gone()
         self._on_time()
@@ -226,6 +228,8 @@ class Supervisor:
         member = self._fleet.bury(child)
         if self._phase is Phase.STARTING:
             self._fail(_root_cause(child, member))
+        elif self._are_doors_closed and child.plan.role is Role.GATEWAY:
+            self._close_doors()
         elif self._phase in {Phase.RUNNING, Phase.DRAINING}:
             self._replace(child, member)
 
@@ -310,6 +314,16 @@ class Supervisor:
             return
         self._phase, self._deadline_s = Phase.DRAINING, deadline_s
         self._link.send(DrainTree(timeout_s))
+
+    def _close_doors(self) -> None:
+        """All tokens are made: once the gateways have passed them on, within the limit, stop."""
+        if self._phase is not Phase.DRAINING:
+            return
+        if not self._are_doors_closed:
+            self._are_doors_closed = True
+            self._fleet.ask_pool_to_exit(Role.GATEWAY)
+        if all(member.child is None for member in self._fleet.pool(Role.GATEWAY)):
+            self._stop()
 
     def _stop(self) -> None:
         if self._phase in {Phase.STOPPING, Phase.OVER}:

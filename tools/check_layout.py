@@ -37,6 +37,7 @@ IMPORT_PLACES: dict[str, tuple[str, ...]] = {
     "zmq": ("ipc",),
     "posix_ipc": ("ipc",),
     "psutil": ("launch",),
+    "granian": ("workers/http_server.py",),
 }
 #: Files inside those places that must do without all the same.
 IMPORT_EXCLUSIONS: dict[str, tuple[str, ...]] = {

@@ -22,16 +22,17 @@ class Address:
 
     Args:
         target: ``hybridgen://…`` or the runtime directory itself.
+        prefix: what the identity begins with; the rest is random.
 
     Raises:
         PeerGone: there is no such directory.
         ConfigError: it cannot be read as an address, or belongs to somebody else.
     """
 
-    def __init__(self, target: str | os.PathLike[str]) -> None:
+    def __init__(self, target: str | os.PathLike[str], prefix: bytes = b"c") -> None:
         self._endpoints: Endpoints = RuntimeDir.open(parse_target(os.fspath(target))).endpoints
         # ROUTER sockets keep identities that begin with a zero byte for themselves.
-        self.identity = b"c" + os.urandom(ID_BYTES - 1)
+        self.identity = prefix + os.urandom(ID_BYTES - len(prefix))
 
     def endpoint(self, peer: Peer) -> str:
         """The ZeroMQ endpoint of ``peer``."""

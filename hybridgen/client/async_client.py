@@ -41,6 +41,7 @@ class AsyncClient:
         target: ``hybridgen://…`` (the server's banner, or its ``--uri-file``), or the runtime
             directory. Connected on first use.
         limits: time limits.
+        prefix: what the identity begins with by which the server knows this client.
 
     Raises:
         PeerGone: there is no such directory.
@@ -48,9 +49,13 @@ class AsyncClient:
     """
 
     def __init__(
-        self, target: str | os.PathLike[str], *, limits: ClientLimits | None = None
+        self,
+        target: str | os.PathLike[str],
+        *,
+        limits: ClientLimits | None = None,
+        prefix: bytes = b"c",
     ) -> None:
-        self._address = Address(target)
+        self._address = Address(target, prefix)
         self._limits = limits or ClientLimits()
         self._started: AsyncPump | None = None
         self._is_closed = False

@@ -19,6 +19,7 @@ def sample_step(
     variant: int = 0,
     /,
 ) -> tuple[int, int, int, int, int, int, int, int]: ...
+
 @final
 class Lane:
     def __new__(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from hybridgen.clock import Clock
 from hybridgen.errors import Cancelled
+from hybridgen.ipc.runtime_dir import gateway_prefix
+from hybridgen.messages import WorkerDied
 from hybridgen.scheduler.request_book import RequestBook
 from hybridgen.scheduler.request_record import Ending
 from hybridgen.scheduler.retirement import Retirement
@@ -43,9 +45,19 @@ class Clients:
             if when_s > now_s:
                 continue
             del self._absent[client_id]
-            gone = Cancelled("the client is gone", remedy="Keep the connection open")
-            for record in self._book.of_client(client_id):
-                self._retirement.drop_reader(record, Ending.of(gone))
+            self._cancel(client_id)
+
+    def gateway_died(self, fact: WorkerDied) -> None:
+        """Its client will not come back: the next incarnation has one of its own."""
+        prefix = gateway_prefix(fact.index, fact.incarnation)
+        for client_id in self._book.client_ids():
+            if client_id.startswith(prefix):
+                self._cancel(client_id)
+
+    def _cancel(self, client_id: bytes) -> None:
+        gone = Cancelled("the client is gone", remedy="Keep the connection open")
+        for record in self._book.of_client(client_id):
+            self._retirement.drop_reader(record, Ending.of(gone))
 
     def next_s(self) -> float:
         """When ``cancel_absent`` wants to be called next."""

@@ -23,6 +23,7 @@ from typing import Any
 from hybridgen.clock import Clock
 from hybridgen.config import SchedulerSection
 from hybridgen.errors import HybridGenError
+from hybridgen.ipc.board import Role
 from hybridgen.ipc.slot_table import SlotTable
 from hybridgen.messages import (
     AckFinished,
@@ -209,7 +210,7 @@ class Coscheduler:
             TextFinished: facts.text_finished,
             ReaderLost: facts.reader_lost,
             WorkerAttached: self._recovery.attached,
-            WorkerDied: self._recovery.died,
+            WorkerDied: self._worker_died,
             DrainTree: self._drain_tree,
         }
 
@@ -352,6 +353,11 @@ class Coscheduler:
 
     def _query_health(self, client_id: bytes, order: QueryHealth) -> None:
         self._outbox.to_client(client_id, self.health(order.request_id))
+
+    def _worker_died(self, fact: WorkerDied) -> None:
+        if fact.role == Role.GATEWAY.label:
+            self._clients.gateway_died(fact)
+        self._recovery.died(fact)
 
     def _drain_tree(self, fact: DrainTree) -> None:
         self._drain.begin(fact.timeout_s)

@@ -9,7 +9,7 @@ from typing import Annotated, Optional
 import typer
 
 from hybridgen.errors import RequestError
-from hybridgen.launch.config_command import config_command
+from hybridgen.launch.config_command import PRIVATE_SECTIONS, config_command
 from hybridgen.launch.config_sources import ResolvedConfig
 from hybridgen.launch.exit_codes import EXIT_INTERRUPTED, EXIT_OK
 from hybridgen.request import SamplingParams
@@ -79,4 +79,8 @@ def _converse(ask: Callable[[str], object]) -> int:
             print(f"error: {error}", file=sys.stderr)
 
 
-command = config_command(chat, sampling_defaults=SamplingParams(temperature=0.2, top_p=0.9))
+command = config_command(
+    chat,
+    sections=PRIVATE_SECTIONS,
+    sampling_defaults=SamplingParams(temperature=0.2, top_p=0.9),
+)

@@ -7,7 +7,7 @@ from typing import Annotated, Optional
 
 import typer
 
-from hybridgen.launch.config_command import config_command
+from hybridgen.launch.config_command import PRIVATE_SECTIONS, config_command
 from hybridgen.launch.config_sources import ResolvedConfig
 from hybridgen.launch.exit_codes import EXIT_INTERRUPTED, EXIT_OK
 from hybridgen.request import SamplingParams
@@ -65,4 +65,4 @@ def _print_plan(resolved: ResolvedConfig) -> int:
     return 0
 
 
-command = config_command(complete)
+command = config_command(complete, sections=PRIVATE_SECTIONS)

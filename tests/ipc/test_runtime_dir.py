@@ -135,6 +135,14 @@ def test_a_client_of_no_server_is_told_so(short_dir: Path) -> None:
         RuntimeDir.open(short_dir / "nothing")
 
 
+@pytest.mark.parametrize("length", [255, 256, 5000])
+def test_a_name_longer_than_files_have_is_that_of_no_server(length: int) -> None:
+    path = Path("/run") / ("a" * length)
+    assert parse_uri(RuntimeDir(path).uri) == path
+    with pytest.raises(PeerGone, match="no server runs there"):
+        RuntimeDir.open(path)
+
+
 @given(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1))
 def test_a_uri_names_its_directory_whatever_its_letters(name: str) -> None:
     path = Path("/run") / name.replace("/", "_")

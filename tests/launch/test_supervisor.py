@@ -13,10 +13,10 @@ from hybridgen.client import Client
 from tests.support.eventually import eventually
 from tests.support.stand_in_processes import StandInTree
 
-ROLES = ["coscheduler", "gpu", "sampler", "tokenizer", "detokenizer"]
+ROLES = ["coscheduler", "gpu", "sampler", "tokenizer", "detokenizer", "gateway"]
 
 
-@pytest.mark.parametrize("role", ["sampler", "tokenizer", "detokenizer"])
+@pytest.mark.parametrize("role", ["sampler", "tokenizer", "detokenizer", "gateway"])
 def test_a_killed_pool_worker_is_replaced_and_reported(tmp_path: Path, role: str) -> None:
     with StandInTree(tmp_path) as tree:
         tree.wait_ready()
@@ -205,7 +205,7 @@ def test_ps_lists_every_process_with_its_state(tmp_path: Path) -> None:
             listing = client.ps()
         assert [process.name for process in listing.processes] == [
             *("supervisor-0", "coscheduler-0", "gpu-0", "sampler-0", "sampler-1"),
-            *("tokenizer-0", "detokenizer-0"),
+            *("tokenizer-0", "detokenizer-0", "gateway-0"),
         ]
         assert all(p.state == "ready" and p.rss_bytes > 0 and p.cpus for p in listing.processes)
         assert listing.is_ready

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from hybridgen.errors import InvalidRequest
+from hybridgen.ipc.runtime_dir import gateway_prefix
 from hybridgen.ipc.slot_table import SlotState, SlotWord
 from hybridgen.messages import (
     AckFinished,
@@ -329,6 +330,20 @@ def test_a_client_that_stays_unreachable_loses_its_requests() -> None:
     assert stage.scheduler.tick() == pytest.approx(1.0)
     stage.advance(1.0)
     assert [final.finish_reason for final in stage.finals()] == ["cancelled"]
+
+
+def test_a_dead_gateway_takes_the_requests_of_its_own_client_along_at_once() -> None:
+    stage = SchedulerStage()
+    for incarnation in (1, 2):
+        order = SubmitRequest(
+            request_id=incarnation.to_bytes(16, "big"),
+            prompt=TextPrompt("hello"),
+            params=SamplingParams(),
+        )
+        stage.client(order, client_id=gateway_prefix(0, incarnation).ljust(16, b"x"))
+    stage.died("gateway", incarnation=1)
+    ended = [(final.request_id[-1], final.finish_reason) for final in stage.finals()]
+    assert ended == [(1, "cancelled")]
 
 
 def test_clients_with_requests_are_knocked_at_so_that_their_absence_shows() -> None:

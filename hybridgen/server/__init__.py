@@ -1,0 +1,1 @@
+"""The HTTP front door: pure encoders and a plain ASGI application over an ``AsyncClient``."""

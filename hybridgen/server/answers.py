@@ -1,0 +1,204 @@
+"""Whole answers as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from hybridgen.errors import Cancelled
+from hybridgen.request import IdsPrompt, Prompt, RequestOutput, TextPrompt
+from hybridgen.server.generation import Generation
+from hybridgen.server.logprobs import (
+    ChatLogprobs,
+    CompletionLogprobs,
+    Vocabulary,
+    chat_logprobs,
+    completion_logprobs,
+)
+
+
+class AnswerHead(msgspec.Struct, frozen=True):
+    """What every piece of one answer repeats."""
+
+    id: str
+    created: int
+    """Unix time in seconds."""
+    model: str
+    """The name under which the model is served."""
+
+
+class Usage(msgspec.Struct, frozen=True):
+    """Tokens of an answer. A prompt counts once however many choices it has."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+
+    @classmethod
+    def of(cls, num_prompt_tokens: int, num_completion_tokens: int) -> Usage:
+        """With their sum."""
+        return cls(
+            num_prompt_tokens, num_completion_tokens, num_prompt_tokens + num_completion_tokens
+        )
+
+
+class AnswerMessage(msgspec.Struct, frozen=True):
+    """The turn that the model adds."""
+
+    content: str
+    role: str = "assistant"
+    refusal: None = None
+
+
+class ChatChoice(msgspec.Struct, frozen=True):
+    """One of n answers to a chat."""
+
+    index: int
+    message: AnswerMessage
+    logprobs: ChatLogprobs | None
+    finish_reason: str
+
+
+class CompletionChoice(msgspec.Struct, frozen=True):
+    """One of n continuations of one of the prompts."""
+
+    index: int
+    text: str
+    logprobs: CompletionLogprobs | None
+    finish_reason: str
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """Answer of /v1/chat/completions and /v1/completions."""
+
+    id: str
+    object: str
+    created: int
+    model: str
+    choices: list[ChatChoice] | list[CompletionChoice]
+    usage: Usage
+
+
+_encoder = msgspec.json.Encoder()
+
+
+def new_id(generation: Generation, request_id: str) -> str:
+    """The answer's id: its kind and the request's own."""
+    return f"{'chatcmpl' if generation.is_chat else 'cmpl'}-{request_id}"
+
+
+def public_finish_reason(finish_reason: str) -> str:
+    """The word for a client.
+
+    Raises:
+        Cancelled: the request did not end by itself; there is no answer to finish.
+    """
+    if finish_reason in {"stop", "length"}:
+        return finish_reason
+    raise Cancelled(
+        "the request was ended before its answer was complete",
+        value=finish_reason,
+        remedy="Send it again",
+    )
+
+
+def echoed(prompt: Prompt, vocabulary: Vocabulary) -> str:
+    """The text of a completion's prompt."""
+    if isinstance(prompt, TextPrompt):
+        return prompt.text
+    return vocabulary.decode(prompt.ids, False) if isinstance(prompt, IdsPrompt) else ""
+
+
+def whole_answer(
+    head: AnswerHead,
+    generation: Generation,
+    outputs: Sequence[RequestOutput],
+    vocabulary: Vocabulary,
+) -> bytes:
+    """The answer to a request without ``stream``.
+
+    Args:
+        head: its id, time and model.
+        generation: what was asked.
+        outputs: of each choice, in order.
+        vocabulary: the model's.
+
+    Raises:
+        Cancelled: a choice did not end by itself.
+    """
+    if generation.is_chat:
+        kind = "chat.completion"
+        choices: list[ChatChoice] | list[CompletionChoice] = [
+            _chat_choice(index, output, vocabulary) for index, output in enumerate(outputs)
+        ]
+    else:
+        kind = "text_completion"
+        choices = [
+            _completion_choice(index, generation, output, vocabulary)
+            for index, output in enumerate(outputs)
+        ]
+    answer = Answer(head.id, kind, head.created, head.model, choices, _usage(generation, outputs))
+    return _encoder.encode(answer)
+
+
+def _usage(generation: Generation, outputs: Sequence[RequestOutput]) -> Usage:
+    return Usage.of(
+        sum(output.num_prompt_tokens for output in outputs[:: generation.n]),
+        sum(len(output.token_ids) for output in outputs),
+    )
+
+
+def _chat_choice(index: int, output: RequestOutput, vocabulary: Vocabulary) -> ChatChoice:
+    tokens = output.logprobs
+    return ChatChoice(
+        index=index,
+        message=AnswerMessage(output.text),
+        logprobs=None if tokens is None else chat_logprobs(tokens, vocabulary),
+        finish_reason=public_finish_reason(output.finish_reason),
+    )
+
+
+def _completion_choice(
+    index: int, generation: Generation, output: RequestOutput, vocabulary: Vocabulary
+) -> CompletionChoice:
+    prompt, _ = generation.choice(index)
+    echo = echoed(prompt, vocabulary) if generation.echoes else ""
+    tokens, text = output.logprobs, output.text
+    return CompletionChoice(
+        index=index,
+        text=echo + text,
+        logprobs=None if tokens is None else completion_logprobs(tokens, vocabulary, text, 0),
+        finish_reason=public_finish_reason(output.finish_reason),
+    )
+
+
+def tokenize_answer(ids: Sequence[int], max_model_len: int) -> bytes:
+    """Answer of /tokenize."""
+    return _encoder.encode({"count": len(ids), "max_model_len": max_model_len, "tokens": ids})
+
+
+def detokenize_answer(text: str) -> bytes:
+    """Answer of /detokenize."""
+    return _encoder.encode({"prompt": text})
+
+
+def model_answer(name: str, created: int, max_model_len: int) -> bytes:
+    """Answer of /v1/models/NAME."""
+    return _encoder.encode(_model(name, created, max_model_len))
+
+
+def models_answer(names: Sequence[str], created: int, max_model_len: int) -> bytes:
+    """Answer of /v1/models."""
+    models = [_model(name, created, max_model_len) for name in names]
+    return _encoder.encode({"object": "list", "data": models})
+
+
+def _model(name: str, created: int, max_model_len: int) -> dict[str, str | int]:
+    return {
+        "id": name,
+        "object": "model",
+        "created": created,
+        "owned_by": "hybridgen",
+        "max_model_len": max_model_len,
+    }

@@ -1,0 +1,180 @@
+"""What each path does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any, TypeVar
+
+import msgspec
+
+from hybridgen.clock import Clock
+from hybridgen.request import Prompt
+from hybridgen.server.answers import (
+    AnswerHead,
+    detokenize_answer,
+    model_answer,
+    models_answer,
+    new_id,
+    tokenize_answer,
+    whole_answer,
+)
+from hybridgen.server.backend import Backend, BackendStream
+from hybridgen.server.body import BodyBudget, read_body
+from hybridgen.server.client_watch import ClientWatch
+from hybridgen.server.counters import Counters
+from hybridgen.server.event_stream import EventStream
+from hybridgen.server.events import EventEncoder
+from hybridgen.server.exchange import Exchange
+from hybridgen.server.generation import Generation
+from hybridgen.server.health import Health
+from hybridgen.server.limits import ServerLimits
+from hybridgen.server.logprobs import Vocabulary
+from hybridgen.server.refusal import JSON_TYPE, Reply
+from hybridgen.server.request_limits import RequestLimits
+from hybridgen.server.schema import (
+    read_chat,
+    read_completion,
+    read_detokenize,
+    read_tokenize,
+)
+from hybridgen.server.served_models import ServedModels
+from hybridgen.server.stream import stream_generation
+from hybridgen.version import __version__
+
+Order = TypeVar("Order")
+
+_MODELS_PATH = "/v1/models/"
+
+
+class Endpoints:
+    """The handlers, each called with an exchange whose client was let in."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        models: ServedModels,
+        vocabulary: Vocabulary,
+        *,
+        health: Health,
+        limits: ServerLimits,
+        counters: Counters,
+        unix_time: Clock,
+    ) -> None:
+        self._backend = backend
+        self._models = models
+        self._vocabulary = vocabulary
+        self._health = health
+        self._limits = limits
+        self._counters = counters
+        self._unix_time = unix_time
+        self._bodies = BodyBudget(limits.max_buffered_bytes)
+
+    # --- generating -----------------------------------------------------------------------------
+
+    async def chat(self, exchange: Exchange) -> Reply | None:
+        """POST /v1/chat/completions."""
+        return await self._generate(exchange, await self._read(exchange, read_chat))
+
+    async def completion(self, exchange: Exchange) -> Reply | None:
+        """POST /v1/completions."""
+        return await self._generate(exchange, await self._read(exchange, read_completion))
+
+    async def _generate(self, exchange: Exchange, generation: Generation) -> Reply | None:
+        model = self._models.resolve(generation.model)
+        head = AnswerHead(
+            id=new_id(generation, exchange.request_id.decode()),
+            created=int(self._unix_time()),
+            model=model,
+        )
+        async with ClientWatch(exchange) as watch:
+            with ExitStack() as open_streams:  # whatever happens, nothing runs on for nobody
+                streams = self._submit(generation, open_streams)
+                if not generation.is_stream:
+                    outputs = await asyncio.gather(*(stream.result() for stream in streams))
+                    return _json(whole_answer(head, generation, outputs, self._vocabulary))
+                encoder = EventEncoder(head, generation, self._vocabulary)
+                max_unread_s = self._limits.slow_reader_timeout_s
+                async with EventStream(exchange, watch, self._counters, max_unread_s) as events:
+                    await stream_generation(generation, streams, encoder, events)
+        return None
+
+    def _submit(self, generation: Generation, open_streams: ExitStack) -> list[BackendStream]:
+        streams = []
+        for index in range(generation.num_choices):
+            prompt, params = generation.choice(index)
+            stream = self._backend.submit(prompt, params, priority=generation.priority)
+            open_streams.callback(stream.close)
+            streams.append(stream)
+        return streams
+
+    # --- texts and ids --------------------------------------------------------------------------
+
+    async def tokenize(self, exchange: Exchange) -> Reply:
+        """POST /tokenize."""
+        order = await self._read(exchange, read_tokenize)
+        self._models.resolve(order.model)
+        async with ClientWatch(exchange):
+            ids = await self._tokenize(order.prompt)
+        return _json(tokenize_answer(ids, self._models.max_model_len))
+
+    async def _tokenize(self, prompt: Prompt) -> list[int]:
+        return await self._backend.tokenize(prompt, timeout_s=self._limits.tokenize_timeout_s)
+
+    async def detokenize(self, exchange: Exchange) -> Reply:
+        """POST /detokenize."""
+        order = await self._read(exchange, read_detokenize)
+        self._models.resolve(order.model)
+        return _json(detokenize_answer(self._vocabulary.decode(order.ids, False)))
+
+    # --- facts ----------------------------------------------------------------------------------
+
+    async def list_models(self, _: Exchange) -> Reply:
+        """GET /v1/models."""
+        models = self._models
+        return _json(models_answer(models.names, models.created, models.max_model_len))
+
+    async def show_model(self, exchange: Exchange) -> Reply:
+        """GET /v1/models/NAME."""
+        models = self._models
+        name = models.resolve(exchange.path.removeprefix(_MODELS_PATH))
+        return _json(model_answer(name, models.created, models.max_model_len))
+
+    async def version(self, _: Exchange) -> Reply:
+        """GET /version."""
+        return _json(msgspec.json.encode({"version": __version__}))
+
+    async def ps(self, _: Exchange) -> Reply:
+        """GET /ps."""
+        facts: dict[str, Any] = msgspec.to_builtins(await self._backend.ps())
+        del facts["request_id"], facts["type"]
+        return _json(msgspec.json.encode(facts))
+
+    async def live(self, _: Exchange) -> Reply:
+        """GET /health/live."""
+        return self._health.live()
+
+    async def ready(self, _: Exchange) -> Reply:
+        """GET /health and /health/ready."""
+        return await self._health.ready()
+
+    async def started(self, _: Exchange) -> Reply:
+        """GET /health/startup."""
+        return await self._health.started()
+
+    # --------------------------------------------------------------------------------------------
+
+    async def _read(
+        self, exchange: Exchange, read: Callable[[bytes, RequestLimits], Order]
+    ) -> Order:
+        await self._health.check_started()
+        with self._bodies.share() as share:
+            body = await read_body(exchange, share, self._limits)
+            order = read(body, self._limits.request)
+        self._health.check_accepting()  # it may have changed while the body came in
+        return order
+
+
+def _json(body: bytes) -> Reply:
+    return Reply(200, [JSON_TYPE], body)
