@@ -86,7 +86,7 @@ class CutBench:
         for seed in range(len(self.params)):
             record = bytearray(parameters.SAMPLING_BYTES)
             parameters.pack(params, [], seed, memoryview(record))
-            words.append(read_parameters(memoryview(record)).words)
+            words.append(read_parameters(memoryview(record), 0).words)
         self.params.copy_(torch.from_numpy(np.stack(words)))
 
     def counts(self) -> list[int]:

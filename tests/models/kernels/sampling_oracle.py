@@ -112,7 +112,7 @@ class Batch:
             padded[index, : self.vocab] = row.logits
             record = bytearray(parameters.SAMPLING_BYTES)
             parameters.pack(row.params, [], row.params.seed or 0, memoryview(record))
-            words.append(read_parameters(memoryview(record)).words.copy())
+            words.append(read_parameters(memoryview(record), 0).words.copy())
             words[-1][BASE_WORD] = row.position - step
         self.logits = torch.from_numpy(padded).to(device)[:, : self.vocab]
         self.params = torch.from_numpy(np.stack(words)).to(device)
