@@ -11,8 +11,9 @@ was announced; from then on it looks at ``latest`` until the step is there: with
 ``DEVICE_SPIN_US``, which most decode steps are shorter than, then once every ``DEVICE_NAP_US``.
 
 A device publishes a step as soon as what most rows come to is there: their cuts. Rows whose cut
-gives the token are done in the first call; for the others, if there are any, the loop looks at
-``whole`` in the same way until the complete rows are there, and calls once more.
+gives the token are done in the first call. Others are left: those that need the complete row, for
+which the loop looks at ``whole`` in the same way, and those whose last token another lane has yet
+to write. It calls again until none is.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ from hybridgen.workers.lifecycle import IDLE_WAIT_S, WorkerContext
 DEVICE_SPIN_US = 30_000
 #: Between two looks after that.
 DEVICE_NAP_US = 50
-#: While it looks for complete rows, it reads its orders once in so many looks.
+#: While it looks for complete rows, or waits for another lane, it reads its orders once in so many
+#: looks; not at the first, since mostly one is enough and a device stands still meanwhile.
 LOOKS_PER_READ = 200
 
 #: What one native call did: see ``Lane.rest_of_step``.
@@ -136,7 +138,7 @@ class Sampler:
         """Give another lane a moment for its rows of the step before; False as in _await_whole."""
         if num_looks >= LOOKS_PER_READ or self._spin_us == 0:
             time.sleep(DEVICE_NAP_US / 1e6)
-        if num_looks % LOOKS_PER_READ == 0:
+        if (num_looks + 1) % LOOKS_PER_READ == 0:
             self._context.read_orders()
         return self._is_awaited(step)
 
@@ -152,7 +154,7 @@ class Sampler:
             if ring.wait_whole(step, spin_us, spin_us + DEVICE_NAP_US):
                 return True
             spin_us = 0
-            if look % LOOKS_PER_READ == 0:
+            if (look + 1) % LOOKS_PER_READ == 0:
                 self._context.read_orders()
             if not self._is_awaited(step):
                 break
