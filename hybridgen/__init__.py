@@ -16,13 +16,15 @@ if TYPE_CHECKING:
     from hybridgen.client.async_client import AsyncClient
     from hybridgen.client.client import Client
     from hybridgen.llm import LLM
-    from hybridgen.request import ChatMessage, RequestOutput, SamplingParams
+    from hybridgen.request import ChatMessage, ChatPrompt, Grammar, RequestOutput, SamplingParams
 
 __all__ = [
     "LLM",
     "AsyncClient",
     "ChatMessage",
+    "ChatPrompt",
     "Client",
+    "Grammar",
     "RequestOutput",
     "SamplingParams",
     "__version__",
@@ -32,7 +34,9 @@ __all__ = [
 _HOMES = {
     "AsyncClient": "hybridgen.client.async_client",
     "ChatMessage": "hybridgen.request",
+    "ChatPrompt": "hybridgen.request",
     "Client": "hybridgen.client.client",
+    "Grammar": "hybridgen.request",
     "LLM": "hybridgen.llm",
     "RequestOutput": "hybridgen.request",
     "SamplingParams": "hybridgen.request",

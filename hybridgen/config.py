@@ -15,9 +15,14 @@ from msgspec import Meta
 
 #: Longest context that is served, in tokens.
 MAX_MODEL_LEN = 32_768
+#: Connections that the kernel completes while no gateway accepts any.
+LISTEN_BACKLOG = 1024
 
 Count = Annotated[int, Meta(ge=0)]
 Seconds = Annotated[float, Meta(ge=0.0, le=86_400.0)]
+MemoryAmount = Annotated[
+    float | str, Meta(description="share or bytes, as 0.9, 90%, 60GiB, 60GB or 64e9")
+]
 PoolSize = Annotated[int, Meta(ge=0, le=64)]
 
 
@@ -40,6 +45,9 @@ class ModelSection(Section, frozen=True):
     """Context length in tokens; 0 means the model's own, at most 32768."""
     chat_template: str = ""
     """File with a Jinja chat template that replaces the model's."""
+    tool_call_parser: Literal["auto", "none", "hermes", "llama3_json", "mistral"] = "auto"
+    """How the model writes calls of tools; `auto` looks at its chat template, `none` refuses
+    requests with tools."""
     cache_dir: str = ""
     """Where prepared weights are kept; empty means ~/.cache/hybridgen (XDG_CACHE_HOME counts)."""
 
@@ -48,15 +56,15 @@ class DeviceSection(Section, frozen=True):
     """The gpu process."""
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where the dense arithmetic runs; `auto` is the CPU as long as the device ring is young."""
+    """Where the dense arithmetic runs; `auto` takes a CUDA device where one can be used."""
     block_size: Literal[16] = 16
     """Tokens per KV block."""
     num_kv_blocks: Count = 0
     """KV blocks; 0 means as many as kv_cache_memory holds."""
     kv_cache_memory: Count = 0
     """Bytes for the KV cache; 0 means enough for max_num_seqs × 1,024 tokens (CPU)."""
-    gpu_memory: Annotated[float, Meta(gt=0.0, le=1.0)] = 0.9
-    """Share of a CUDA device's memory for weights, KV cache and everything else."""
+    gpu_memory: MemoryAmount = 0.9
+    """Memory of a CUDA device for weights, KV cache and everything else: a share, or bytes."""
     quantize_weights: Literal[16, 8] = 16
     """Bits of a weight on a CUDA device; 8: INT8 with a scale per output row, 16: as loaded."""
     prefill_budget_ms: Annotated[float, Meta(ge=1.0, le=10_000.0)] = 50.0
@@ -78,6 +86,8 @@ class SchedulerSection(Section, frozen=True):
     """Most sequences in one decode step."""
     prefill_chunk: Annotated[int, Meta(ge=16, le=8192)] = 64
     """Most prompt tokens computed between two decode steps."""
+    enable_prefix_caching: bool = True
+    """Prompts that begin alike share KV blocks, those of earlier requests included."""
     backlog_limit: Annotated[int, Meta(ge=0, le=100_000)] = 100
     """Queued requests beyond which new ones are answered queue_full with retry_after_s."""
     request_timeout_s: Seconds = 600.0
@@ -103,6 +113,13 @@ class PoolSection(Section, frozen=True):
     """How long a waiter spins before it sleeps; -1 means 0 below 8 CPUs and 50 from there on."""
     disable_cpu_affinity: bool = False
     """Do not pin processes."""
+    cgroup: Literal["auto", "true", "false"] = "auto"
+    """Control groups (v2), a leaf for each role: `auto` where `hybridgen serve` may make them,
+    `true` with all controllers or no start."""
+    cgroup_cpu_weight: Annotated[int, Meta(ge=0, le=10_000)] = 0
+    """The tree's share of crowded CPUs against its neighbours; 0 leaves the kernel's 100."""
+    cgroup_memory_max: MemoryAmount = 0
+    """Memory of all processes together, shared memory included, as a limit; 0 means none."""
 
 
 class ServerSection(Section, frozen=True):
@@ -122,8 +139,19 @@ class ServerSection(Section, frozen=True):
     """Deaths of the gpu process within 300 s that are still replaced."""
     coscheduler_restart_limit: Count = 3
     """Deaths of the coscheduler within 60 s that are still replaced."""
+    hang_timeout_s: Annotated[float, Meta(ge=3.0, le=3600.0)] = 20.0
+    """A process that stands still so long is ended and replaced; the gpu process has its own."""
+    gpu_hang_timeout_s: Annotated[float, Meta(ge=3.0, le=3600.0)] = 30.0
+    """The same for the gpu process, whose steps and device take longer."""
+    incident_dir: str = ""
+    """Folder for reports about processes that hung; empty means ~/.local/state/hybridgen/incidents
+    (XDG_STATE_HOME counts)."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
-    """What is logged to standard error."""
+    """What is logged to standard error; `debug` also tells when each piece of text was sent."""
+    log_format: Literal["text", "json"] = "text"
+    """`json`: every line on standard error is one JSON object."""
+    enable_tracing: Literal["auto", "true", "false"] = "auto"
+    """Export a span for each request by OTLP: `auto` if OTEL_* variables configure an endpoint."""
 
 
 class HttpSection(Section, frozen=True):
@@ -136,8 +164,23 @@ class HttpSection(Section, frozen=True):
     """Address to listen on; one that other machines can reach needs api_key_file or insecure."""
     port: Annotated[int, Meta(ge=1, le=65_535)] = 8080
     """TCP port to listen on."""
+    uds: str = ""
+    """Unix domain socket (mode 0600) to listen on instead of host and port."""
     api_key_file: str = ""
     """File with the keys that clients may use, one a line; empty means that none is asked for."""
+    allowed_hosts: str = ""
+    """Names, separated by commas, that the server answers to besides localhost and loopback
+    addresses; `*` is any. Empty means any too, except on loopback without a key."""
+    allowed_origins: str = ""
+    """Origins, separated by commas, whose web pages may read answers (CORS); `*` is any."""
+    console: bool = True
+    """Serve a page to chat and to watch the processes at `/`."""
+    enable_metrics: bool = True
+    """Serve numbers for Prometheus at `/metrics`."""
+    metrics_without_key: bool = False
+    """Answer `/metrics` also to those who show no key."""
+    lenient: bool = False
+    """Ignore unknown keys of a body, named in the answer's header x-hybridgen-ignored."""
     insecure: bool = False
     """Listen on an address that other machines can reach without asking for a key."""
     tls_certificate: str = ""

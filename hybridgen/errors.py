@@ -4,6 +4,7 @@
 
     HybridGenError
     ├ ConfigError                       exit 2 before anything starts
+    │ └ NotPermitted                    exit 77
     ├ RequestError                      one request ends, the server goes on
     │ ├ InvalidRequest          400
     │ ├ ContextLengthExceeded   400
@@ -13,10 +14,12 @@
     │ ├ DeadlineExceeded        504
     │ ├ Cancelled               499
     │ ├ SlowReader              499
+    │ ├ GrammarSpent            400
     │ ├ InvalidLogits           500
     │ └ PoisonRequest           500
     ├ WorkerError                       the supervisor's matter
-    │ ├ StartFailed · Died · Stalled · RestartBudgetSpent · AlreadyRunning · AddressUnavailable
+    │ ├ StartFailed · Died · Stalled · DeviceLost · AlreadyRunning · AddressUnavailable
+    │ └ RestartBudgetSpent      503
     ├ IpcError
     │ ├ SegmentMismatch · SharedMemoryFull · RingFull · PeerGone · ChannelTimeout · MessageCorrupt
     ├ CapacityError                     normal life, caught by the scheduler
@@ -89,6 +92,13 @@ class ConfigError(HybridGenError):
     exit_code = 2
 
 
+class NotPermitted(ConfigError):
+    """The system does not let this user do what was asked for."""
+
+    code = "not_permitted"
+    exit_code = 77
+
+
 class RequestError(HybridGenError):
     """One request ends; the server goes on."""
 
@@ -159,6 +169,13 @@ class SlowReader(RequestError):
     exit_code = 70
 
 
+class GrammarSpent(RequestError):
+    """Following the request's grammar costs more than its limits allow."""
+
+    code = "grammar_spent"
+    http_status = 400
+
+
 class InvalidLogits(RequestError):
     """The model produced NaN, +inf, or no finite logit for this request's row."""
 
@@ -199,10 +216,17 @@ class Stalled(WorkerError):
     code = "stalled"
 
 
+class DeviceLost(WorkerError):
+    """The device failed for good: only a new process can use it again."""
+
+    code = "device_lost"
+
+
 class RestartBudgetSpent(WorkerError):
     """A pool died too often in its window."""
 
     code = "restart_budget_spent"
+    http_status = 503
 
 
 class AlreadyRunning(WorkerError):
@@ -286,7 +310,7 @@ class OutOfHostMemory(CapacityError):
 
 
 class OutOfDeviceMemory(CapacityError):
-    """The device cannot hold the plan."""
+    """The device cannot hold the plan, or has no memory left to compute a request."""
 
     code = "out_of_device_memory"
 

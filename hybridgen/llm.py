@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import atexit
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hybridgen.client.batch import Batch
@@ -15,14 +15,16 @@ from hybridgen.launch.config_sources import config_from_options
 from hybridgen.launch.tree import start_tree
 from hybridgen.request import (
     ChatMessage,
+    ChatPrompt,
     Prompt,
     PromptLike,
     RequestOutput,
     SamplingParams,
     as_prompt,
 )
+from hybridgen.tool import Tool, as_tools
 
-Messages = Sequence[dict[str, str]] | Sequence[ChatMessage]
+Messages = Sequence[dict[str, Any]] | Sequence[ChatMessage]
 ParamsLike = SamplingParams | Sequence[SamplingParams] | None
 
 
@@ -87,9 +89,25 @@ class LLM:
         self,
         conversations: Messages | Sequence[Messages],
         sampling_params: ParamsLike = None,
+        *,
+        tools: Sequence[Mapping[str, Any] | Tool] = (),
     ) -> list[RequestOutput]:
-        """Answer one conversation (a list of messages) or many, through the chat template."""
-        return self.generate(conversations, sampling_params)
+        """Answer one conversation (a list of messages) or many, through the chat template.
+
+        Args:
+            conversations: messages may carry ``tool_calls``, ``tool_call_id`` and ``name``.
+            sampling_params: for all, or one for each.
+            tools: functions that the model may call, as OpenAI's API has them. Its calls come as
+                the text that it writes.
+        """
+        offered = as_tools(tools)
+        prompts: list[PromptLike] = [
+            ChatPrompt(prompt.messages, offered or prompt.tools)
+            if isinstance(prompt, ChatPrompt)
+            else prompt
+            for prompt in as_prompts(conversations)
+        ]
+        return self.generate(prompts, sampling_params)
 
     def tokenize(self, prompt: PromptLike) -> list[int]:
         """The token ids of a prompt."""

@@ -33,7 +33,7 @@ import msgspec
 
 from hybridgen.config import Config
 from hybridgen.errors import FieldValue, HybridGenError, MessageCorrupt, from_wire
-from hybridgen.request import Prompt, SamplingParams, TokenLogprob
+from hybridgen.request import Grammar, Prompt, SamplingParams, TokenLogprob
 
 
 class Message(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
@@ -82,6 +82,7 @@ class SubmitRequest(Message, frozen=True, kw_only=True):
     params: SamplingParams
     timeout_s: float | None = None
     priority: int = 0
+    traceparent: str = ""  # W3C trace context of the caller, for logs and spans
 
 
 class CancelRequest(Message, frozen=True):
@@ -126,6 +127,7 @@ class RequestFinished(Message, frozen=True, kw_only=True):
     request_id: bytes
     finish_reason: str
     num_prompt_tokens: int = 0
+    num_cached_tokens: int = 0  # of the prompt: found in the KV cache
     num_tokens: int = 0
     num_chars: int = 0
     error: ErrorInfo | None = None
@@ -163,6 +165,8 @@ class EncodePrompt(Message, frozen=True):
     slot: int
     epoch: int
     prompt: Prompt
+    grammar: Grammar | None = None  # compiled only to refuse one that cannot be followed
+    stop_regex: str | None = None  # the same
 
 
 class PromptEncoded(Message, frozen=True):
@@ -171,14 +175,18 @@ class PromptEncoded(Message, frozen=True):
     slot: int
     epoch: int
     num_tokens: int
+    incarnation: int = 0  # who says so; what a dead process said counts no more; 0: any
+    tokenizer: int = 0  # its index
 
 
 class PromptRejected(Message, frozen=True):
-    """The prompt cannot be encoded (bad template input, too long, …)."""
+    """The prompt cannot be encoded (bad template input, too long, …), or a grammar compiled."""
 
     slot: int
     epoch: int
     error: ErrorInfo
+    incarnation: int = 0  # as in PromptEncoded
+    tokenizer: int = 0
 
 
 class EncodeProbe(Message, frozen=True):
@@ -233,14 +241,26 @@ class SlotEvent(msgspec.Struct, frozen=True, array_like=True):
     epoch: int
 
 
+class RowProgress(msgspec.Struct, frozen=True, array_like=True):
+    """How much of a row's prompt is in its blocks."""
+
+    slot: int
+    epoch: int
+    num_tokens: int
+
+
 class StepReport(Message, frozen=True, kw_only=True):
     """Sent when membership or need changed, never for a mere token."""
 
     step: int
+    advanced: list[RowProgress] = []  # pieces of prompts are in, with more to come
     prefilled: list[SlotEvent] = []  # prompt is in, the row decodes from now on
     finished: list[SlotEvent] = []  # sampler ended it; its blocks are no longer touched
     retired: list[SlotEvent] = []  # answer to RetireSlot (also for rows not known here)
     starving: list[SlotEvent] = []  # fewer than one block of room left
+    overflowed: list[SlotEvent] = []  # off: the device had no memory to compute them
+    memory_error: ErrorInfo | None = None  # ... and what it said
+    incarnation: int = 0  # as in PromptEncoded
 
 
 # --- coscheduler ↔ detokenizer, detokenizer ↔ client --------------------------------------------
@@ -348,6 +368,7 @@ class WorkerDied(Message, frozen=True):
     incarnation: int
     reason: str
     is_final: bool
+    served: SlotEvent | None = None  # whom it was working for; None: nobody in particular
 
 
 class DrainTree(Message, frozen=True):
@@ -379,6 +400,7 @@ class WorkerSpec(Message, frozen=True, kw_only=True):
     worker_names: list[str]  # every process of the tree, board order
     board_index: int
     cpus: list[int] = []  # affinity to set; empty: leave as it is
+    listener_fd: int = -1  # gateway: the inherited socket to accept on
 
 
 class LoadProgress(Message, frozen=True):
@@ -423,6 +445,14 @@ class ListProcesses(Message, frozen=True):
     request_id: bytes
 
 
+class RingFill(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What waits in front of a process."""
+
+    name: str  # "logits": steps that samplers have not answered; "texts", "prompts", …
+    depth: int
+    capacity: int | None  # None: bounded by what is in front of it
+
+
 class ProcessInfo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One line of `hybridgen ps`."""
 
@@ -435,9 +465,13 @@ class ProcessInfo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     restarts: int
     cpus: list[int]
     rss_bytes: int
-    progress: int
+    cpu_time_s: float = 0.0  # of all its threads, since its start
+    progress: int  # turns of its loop that did something
+    progress_age_s: float | None = None  # since the last of them; None without a process
     last_exit: str = ""
+    rings: list[RingFill] = []
     counters: dict[str, int] = {}
+    histograms: dict[str, list[int]] = {}  # values per bucket; HISTOGRAMS of ipc/board.py
 
 
 class ProcessList(Message, frozen=True, kw_only=True):
@@ -451,6 +485,8 @@ class ProcessList(Message, frozen=True, kw_only=True):
     is_ready: bool
     shm_bytes: int
     processes: list[ProcessInfo]
+    cgroup: str = ""
+    """Folder of the tree's control groups; empty when it has none."""
 
 
 class StopTree(Message, frozen=True):

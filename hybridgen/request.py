@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import enum
+import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
 import msgspec
 
 from hybridgen.errors import InvalidRequest
+from hybridgen.tool import Tool, ToolCall, as_tools
 
 # Limits that the shared-memory slot record (ipc/layout.h) and the HTTP front door both obey.
 MAX_STOP_STRINGS = 4
 MAX_STOP_BYTES = 256
+MAX_STOP_REGEX_BYTES = 256
 MAX_STOP_TOKEN_IDS = 64
 MAX_LOGIT_BIAS = 512
 MAX_LOGPROBS = 20
@@ -20,6 +24,11 @@ MAX_TEMPERATURE = 100.0
 MAX_LOGIT_BIAS_VALUE = 100.0
 MAX_SHOWN_BITS = 256
 MAX_SEED = 2**64 - 1
+#: Hardly a text has more: prompts with more for each token of the context are refused unread.
+MAX_BYTES_PER_TOKEN = 8
+#: A greater priority goes first; 0 is usual.
+MAX_PRIORITY = 1000
+MAX_GRAMMAR_BYTES = 65_536
 #: Length of a request id and of a client's identity.
 ID_BYTES = 16
 MAX_TIMEOUT_S = 86_400.0
@@ -51,6 +60,49 @@ _PUBLIC_NAMES = {
 }
 
 
+GrammarKind = Literal["json_object", "json_schema", "regex", "lark"]
+
+
+class Grammar(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a text must look like. Every token that is chosen keeps it possible to get there."""
+
+    kind: GrammarKind
+    """What ``text`` is; a json_object has none."""
+    text: str = ""
+    """A JSON schema (as JSON), a regular expression, or a Lark grammar; at most 64 KiB."""
+    param: str = "grammar"
+    """What errors call it: the name of the key that it came from."""
+
+    @classmethod
+    def json_schema(cls, schema: Mapping[str, Any] | bool, param: str = "grammar") -> Grammar:
+        """JSON that the schema describes."""
+        return cls("json_schema", json.dumps(schema, ensure_ascii=False), param)
+
+    @classmethod
+    def choice(cls, texts: Sequence[str], param: str = "grammar") -> Grammar:
+        """Exactly one of ``texts``."""
+        options = " | ".join(json.dumps(text, ensure_ascii=False) for text in texts)
+        return cls("lark", f"start: {options}", param)
+
+    def validate(self) -> None:
+        """Check what can be seen without compiling it, which the server does.
+
+        Raises:
+            InvalidRequest: with fields ``param``, ``value``, ``limit`` and ``remedy``.
+        """
+        num_bytes = _num_bytes(self.text, self.param)
+        fewest = 0 if self.kind == "json_object" else 1
+        most = 0 if self.kind == "json_object" else MAX_GRAMMAR_BYTES
+        if not fewest <= num_bytes <= most:
+            raise InvalidRequest(
+                f"{self.param} is too long" if num_bytes else f"{self.param} is empty",
+                param=self.param,
+                value=f"{num_bytes} bytes",
+                limit=f"[{fewest}, {most}] bytes",
+                remedy="Give less" if num_bytes else "Give some, or leave it out",
+            )
+
+
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How the next token is chosen. Names and meanings follow the field's conventions."""
 
@@ -78,16 +130,22 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """End-of-text and stop ids cannot be chosen before this many tokens."""
     stop: tuple[str, ...] = ()
     """Text ends before the first of these; at most 4, at most 256 bytes each."""
+    stop_regex: str | None = None
+    """Text ends before the first match of this regular expression; at most 256 bytes."""
     stop_token_ids: tuple[int, ...] = ()
     """Ids that end the text, besides the model's own; at most 64."""
     ignore_eos: bool = False
     """Do not end at the model's end-of-text ids."""
     include_stop_str_in_output: bool = False
-    """Keep the matched stop string at the end of the text."""
+    """Keep the matched stop string, or what stop_regex matched, at the end of the text."""
     skip_special_tokens: bool = True
     """Leave special tokens out of the text (ids always carry them)."""
+    keep_tool_marks: bool = False
+    """Leave special tokens that mark calls of tools in the text all the same."""
     logprobs: int | None = None
     """Report the log-probability of each chosen token and of this many best ones, 0 … 20."""
+    grammar: Grammar | None = None
+    """What the text must look like; end-of-text comes when it is complete."""
 
     def validate(self, vocab_size: int | None = None) -> None:
         """Check every bound, and token ids against ``vocab_size`` where it is known.
@@ -112,11 +170,15 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             _check_range("logprobs", self.logprobs, 0, MAX_LOGPROBS)
         self._validate_stops(vocab_size)
         self._validate_bias(vocab_size)
+        self._validate_grammar()
 
     def _validate_stops(self, vocab_size: int | None) -> None:
         _check_range("stop (count)", len(self.stop), 0, MAX_STOP_STRINGS)
         for text in self.stop:
-            _check_range("stop (bytes of one string)", _num_bytes(text), 1, MAX_STOP_BYTES)
+            _check_range("stop (bytes of one string)", _num_bytes(text, "stop"), 1, MAX_STOP_BYTES)
+        if self.stop_regex is not None:  # the server compiles it
+            num_bytes = _num_bytes(self.stop_regex, "stop_regex")
+            _check_range("stop_regex (bytes)", num_bytes, 1, MAX_STOP_REGEX_BYTES)
         _check_range("stop_token_ids (count)", len(self.stop_token_ids), 0, MAX_STOP_TOKEN_IDS)
         for token_id in self.stop_token_ids:
             _check_token_id("stop_token_ids", token_id, vocab_size)
@@ -127,15 +189,28 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             _check_token_id("logit_bias", token_id, vocab_size)
             _check_range("logit_bias (value)", bias, -MAX_LOGIT_BIAS_VALUE, MAX_LOGIT_BIAS_VALUE)
 
+    def _validate_grammar(self) -> None:
+        if self.grammar is None:
+            return
+        self.grammar.validate()
+        if self.ignore_eos:
+            raise InvalidRequest(
+                "a text with a grammar ends where the grammar does",
+                param="ignore_eos",
+                value=True,
+                limit=False,
+                remedy=f"Leave out ignore_eos or {self.grammar.param}",
+            )
 
-def _num_bytes(stop: str) -> int:
+
+def _num_bytes(text: str, param: str) -> int:
     try:
-        return len(stop.encode())
-    except UnicodeEncodeError:
+        return len(text.encode())
+    except UnicodeEncodeError as error:
         raise InvalidRequest(
-            "a stop string holds a lone surrogate",
-            param="stop",
-            value=ascii(stop),
+            f"{param} holds a lone surrogate",
+            param=param,
+            value=ascii(text[error.start]),
             remedy="Pass valid text",
         ) from None
 
@@ -196,11 +271,17 @@ def check_timeout(timeout_s: float | None) -> None:
     )
 
 
-class ChatMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ChatMessage(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """One turn of a conversation."""
 
     role: str
     content: str
+    name: str | None = None
+    """Tells participants of one role apart, for templates that know of it."""
+    tool_calls: list[ToolCall] = []
+    """What the assistant asked for; ``content`` may then be empty."""
+    tool_call_id: str | None = None
+    """The call whose result a message of role ``tool`` brings."""
 
 
 class TextPrompt(msgspec.Struct, frozen=True, tag="text", forbid_unknown_fields=True):
@@ -215,14 +296,40 @@ class IdsPrompt(msgspec.Struct, frozen=True, tag="ids", forbid_unknown_fields=Tr
     ids: list[int]
 
 
-class ChatPrompt(msgspec.Struct, frozen=True, tag="chat", forbid_unknown_fields=True):
+class ChatPrompt(
+    msgspec.Struct, frozen=True, tag="chat", omit_defaults=True, forbid_unknown_fields=True
+):
     """A conversation, rendered by the model's chat template."""
 
     messages: list[ChatMessage]
+    tools: list[Tool] = []
+    """Functions that the model may call."""
+
+    @classmethod
+    def of(
+        cls,
+        messages: Sequence[dict[str, Any]] | Sequence[ChatMessage],
+        tools: Sequence[Mapping[str, Any] | Tool] = (),
+    ) -> ChatPrompt:
+        """A conversation and tools as users write them, which is as OpenAI's API has them.
+
+        Raises:
+            InvalidRequest: naming the message or the tool that is malformed.
+        """
+        offered = as_tools(tools)
+        prompt = as_prompt(messages)
+        if not isinstance(prompt, ChatPrompt):
+            raise InvalidRequest(
+                "a conversation is a list of messages",
+                param="messages",
+                value=type(messages).__name__,
+                remedy="Pass [{'role': …, 'content': …}, …]",
+            )
+        return cls(prompt.messages, offered)
 
 
 Prompt = TextPrompt | IdsPrompt | ChatPrompt
-PromptLike = str | Sequence[int] | Sequence[dict[str, str]] | Sequence[ChatMessage] | Prompt
+PromptLike = str | Sequence[int] | Sequence[dict[str, Any]] | Sequence[ChatMessage] | Prompt
 
 
 def as_prompt(prompt: PromptLike) -> Prompt:
@@ -241,7 +348,8 @@ def as_prompt(prompt: PromptLike) -> Prompt:
             return IdsPrompt(items)  # type: ignore[arg-type]  # every item was just checked
         if all(isinstance(item, dict | ChatMessage) for item in items):
             try:
-                return ChatPrompt(msgspec.convert(items, list[ChatMessage]))
+                messages = [_with_content(item) for item in items]
+                return ChatPrompt(msgspec.convert(messages, list[ChatMessage]))
             except msgspec.ValidationError as error:
                 raise InvalidRequest(
                     f"a message is malformed: {error}",
@@ -255,6 +363,13 @@ def as_prompt(prompt: PromptLike) -> Prompt:
         value=type(prompt).__name__ if is_something else "an empty prompt",
         remedy="Pass str, list[int], or [{'role': …, 'content': …}, …]",
     )
+
+
+def _with_content(message: Any) -> Any:
+    """A message with nothing but calls may leave its content out, or null."""
+    if isinstance(message, dict) and message.get("content") is None and message.get("tool_calls"):
+        return {**message, "content": ""}
+    return message
 
 
 class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):
@@ -271,6 +386,8 @@ class RequestOutput(msgspec.Struct, frozen=True, kw_only=True):
 
     prompt_token_ids: list[int] | None = None
     num_prompt_tokens: int
+    num_cached_tokens: int = 0
+    """Of the prompt, tokens that were found in the KV cache and not computed again."""
     token_ids: list[int]
     text: str
     finish_reason: str

@@ -39,6 +39,7 @@ enum hg_kind { HG_SLOTS = 1, HG_TOKENS, HG_LOGITS, HG_SAMPLED, HG_LOGPROBS, HG_B
 #define HG_MAX_BIAS 512
 #define HG_MAX_STOP_STRINGS 4
 #define HG_STOP_BYTES 1024
+#define HG_STOP_REGEX_BYTES 256
 
 struct hg_bias {
     int32_t token_id;
@@ -67,13 +68,20 @@ struct hg_sampling {
     uint32_t stop_lengths[HG_MAX_STOP_STRINGS]; /* bytes of each, back to back in stop_bytes */
     uint32_t include_stop;
     uint32_t skip_special_tokens;
-    uint32_t reserved[2];
+    uint32_t grammar_kind;  /* place in GRAMMAR_KINDS (sampling/parameters.py) + 1; 0: none */
+    uint32_t grammar_bytes; /* of its text, behind the slot records */
     uint8_t stop_bytes[HG_STOP_BYTES];
+    uint32_t stop_regex_bytes; /* of the pattern; 0: none */
+    uint32_t regex_reserved;
+    uint8_t stop_regex[HG_STOP_REGEX_BYTES]; /* UTF-8 */
 };
 
 /* ---- slots: geometry = {num_slots, slot_bytes, max_model_len} --------------------------------
- * One record per live request.  Lines of 64 bytes, so that no two writers share one. */
+ * One record per live request.  Lines of 64 bytes, so that no two writers share one.  Behind the
+ * records, uint8[num_slots][HG_GRAMMAR_BYTES]: the text of each request's grammar, UTF-8.
+ * Writer: coscheduler, together with the parameters. */
 #define HG_SLOT_BYTES 8192ull
+#define HG_GRAMMAR_BYTES 65536ull
 
 struct hg_slot {
     /* line 0. Writer: coscheduler */
@@ -173,7 +181,7 @@ struct hg_sampled { /* Writer: the sampler of the row's lane */
     float logprob;
     uint32_t reserved;
 };
-enum hg_row_error { HG_ROW_OK = 0, HG_ROW_INVALID_LOGITS = 1 };
+enum hg_row_error { HG_ROW_OK = 0, HG_ROW_INVALID_LOGITS = 1, HG_ROW_GRAMMAR_SPENT = 2 };
 #define HG_ROW_FINISHED 1u /* last token of its request, or no token at all: take the row out */
 #define HG_ROW_STALE 2u    /* the slot has another occupant by now: nothing was written */
 #define HG_ROW_NO_TOKEN 4u /* finished without a token (stopped, or invalid logits) */
@@ -194,8 +202,15 @@ struct hg_logprob {
 };
 
 /* ---- board: geometry = {num_processes} -------------------------------------------------------
- * One record per process, that process the only writer (the supervisor before it starts). */
-#define HG_NUM_COUNTERS 16
+ * One record per process, that process the only writer (the supervisor before it starts) of all
+ * but one word, which stands in a line of its own. */
+#define HG_NUM_COUNTERS 32
+#define HG_NUM_BUCKETS 31
+#define HG_NUM_HISTOGRAMS 14
+struct hg_histogram {
+    uint64_t buckets[HG_NUM_BUCKETS]; /* not cumulative; bounds by role: ipc/histogram.py */
+    uint64_t sum;                     /* of all values, in the unit of the bounds */
+};
 struct hg_process {
     uint64_t pid;
     uint64_t start_ticks; /* field 22 of /proc/pid/stat: pid + start time name a process */
@@ -206,7 +221,13 @@ struct hg_process {
     uint64_t progress;      /* turns of the process's own loop that did something */
     uint64_t busy_until_ns; /* CLOCK_MONOTONIC; a hang is judged only past this */
     uint64_t counters[HG_NUM_COUNTERS]; /* meaning by role: ipc/board.py */
-    uint64_t reserved[8];
+    uint64_t progress_ns;   /* CLOCK_MONOTONIC of the last such turn, or of the process's start */
+    uint64_t beats;         /* turns of the loop, idle ones too: at least one a second */
+    uint64_t serving;       /* slot + 1 << 48 | low 48 bits of its epoch; 0: nobody in particular */
+    uint64_t reserved[5];
+    uint64_t stands_still;  /* Writer: supervisor. 1: judged to hang (launch/hang_watch.py) */
+    uint64_t reserved_line[15];
+    struct hg_histogram histograms[HG_NUM_HISTOGRAMS];
 };
 
 _Static_assert(sizeof(struct hg_header) == 128, "header is two lines");
@@ -219,6 +240,6 @@ _Static_assert(sizeof(struct hg_row) == 32, "row header");
 _Static_assert(sizeof(struct hg_cut) == 64, "one line");
 _Static_assert(sizeof(struct hg_sampled) == 16, "sampled record");
 _Static_assert(sizeof(struct hg_logprob) == 192, "three lines");
-_Static_assert(sizeof(struct hg_process) == 256, "four lines");
+_Static_assert(sizeof(struct hg_process) == 4096, "one page");
 
 #endif

@@ -17,12 +17,15 @@ static const struct entry ENTRIES[] = {
     CONSTANT(HG_POISON), CONSTANT(HG_SLOTS), CONSTANT(HG_TOKENS), CONSTANT(HG_LOGITS),
     CONSTANT(HG_SAMPLED), CONSTANT(HG_LOGPROBS), CONSTANT(HG_BOARD), CONSTANT(HG_RING),
     CONSTANT(HG_MAX_EOS_IDS), CONSTANT(HG_MAX_STOP_IDS), CONSTANT(HG_MAX_BIAS),
-    CONSTANT(HG_MAX_STOP_STRINGS), CONSTANT(HG_STOP_BYTES), CONSTANT(HG_SLOT_BYTES),
+    CONSTANT(HG_MAX_STOP_STRINGS), CONSTANT(HG_STOP_BYTES), CONSTANT(HG_STOP_REGEX_BYTES),
+    CONSTANT(HG_SLOT_BYTES),
+    CONSTANT(HG_GRAMMAR_BYTES), CONSTANT(HG_ROW_GRAMMAR_SPENT),
     CONSTANT(HG_LATEST_OFFSET), CONSTANT(HG_ANNOUNCED_OFFSET), CONSTANT(HG_ROW_OK), CONSTANT(HG_ROW_INVALID_LOGITS),
     CONSTANT(HG_ROW_FINISHED), CONSTANT(HG_ROW_STALE), CONSTANT(HG_ROW_NO_TOKEN),
     CONSTANT(HG_ROW_HAS_CUT), CONSTANT(HG_ROW_HAS_TOKEN), CONSTANT(HG_CUT_NONE),
     CONSTANT(HG_CUT_CANDIDATES), CONSTANT(HG_CUT_TOKEN), CONSTANT(HG_CUT_BYTES(0)),
     CONSTANT(HG_CUT_BYTES(8)), CONSTANT(HG_MAX_LOGPROBS), CONSTANT(HG_NUM_COUNTERS),
+    CONSTANT(HG_NUM_HISTOGRAMS), CONSTANT(HG_NUM_BUCKETS),
 
     SIZE(hg_header), FIELD(hg_header, magic), FIELD(hg_header, layout_version),
     FIELD(hg_header, kind), FIELD(hg_header, size_bytes), FIELD(hg_header, instance),
@@ -39,7 +42,9 @@ static const struct entry ENTRIES[] = {
     FIELD(hg_sampling, num_bias), FIELD(hg_sampling, num_stop_strings),
     FIELD(hg_sampling, eos_ids), FIELD(hg_sampling, stop_ids), FIELD(hg_sampling, bias),
     FIELD(hg_sampling, stop_lengths), FIELD(hg_sampling, include_stop),
-    FIELD(hg_sampling, skip_special_tokens), FIELD(hg_sampling, stop_bytes),
+    FIELD(hg_sampling, skip_special_tokens), FIELD(hg_sampling, grammar_kind),
+    FIELD(hg_sampling, grammar_bytes), FIELD(hg_sampling, stop_bytes),
+    FIELD(hg_sampling, stop_regex_bytes), FIELD(hg_sampling, stop_regex),
 
     SIZE(hg_slot), FIELD(hg_slot, state), FIELD(hg_slot, epoch), FIELD(hg_slot, prompt_len),
     FIELD(hg_slot, max_len), FIELD(hg_slot, end_reason), FIELD(hg_slot, end_error),
@@ -63,7 +68,9 @@ static const struct entry ENTRIES[] = {
     SIZE(hg_process), FIELD(hg_process, pid), FIELD(hg_process, start_ticks),
     FIELD(hg_process, role), FIELD(hg_process, index), FIELD(hg_process, incarnation),
     FIELD(hg_process, state), FIELD(hg_process, progress), FIELD(hg_process, busy_until_ns),
-    FIELD(hg_process, counters),
+    FIELD(hg_process, counters), FIELD(hg_process, progress_ns), FIELD(hg_process, beats),
+    FIELD(hg_process, serving), FIELD(hg_process, stands_still), FIELD(hg_process, histograms),
+    SIZE(hg_histogram), FIELD(hg_histogram, sum),
     SIZE(hg_ring), FIELD(hg_ring, head), FIELD(hg_ring, tail),
 };
 

@@ -44,6 +44,7 @@ import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from hybridgen import fault
 from hybridgen.errors import InternalError
 from hybridgen.ipc import _native, header
 from hybridgen.ipc.header import POISON, RECORDS_OFFSET, Memory, SegmentKind
@@ -183,6 +184,7 @@ class LogitRing:
     def begin(self, step: int) -> None:
         """Take the old step at this index back. Call before writing into ``logits(step)``."""
         _native.store(self.buf, self._base(step), 0)
+        fault.point("ring.commit")
 
     def write_rows(self, step: int, rows: Sequence[RowHeader]) -> None:
         """Write the row headers of a step; rows[r] describes row r of its logits.
@@ -217,6 +219,7 @@ class LogitRing:
         self.begin(step)
         offset = self._base(step)
         _native.store(self.buf, offset + _NUM_ROWS_OFFSET, num_rows)
+        fault.point("ring.commit")
         self._view[offset + _STEP_BYTES : offset + _STEP_BYTES + num_bytes] = view
 
     def write_cut(self, step: int, row: int, cut: Cut) -> None:
@@ -242,8 +245,11 @@ class LogitRing:
     def publish(self, step: int) -> None:
         """Make a step with complete rows visible and wake the samplers."""
         _native.store(self.buf, self.whole_offset(step), step)
+        fault.point("ring.commit")
         _native.store(self.buf, self._base(step), step)
+        fault.point("ring.commit")
         _native.store(self.buf, _LATEST_OFFSET, step)
+        fault.point("ring.commit")
         _native.wake(self.buf, _LATEST_OFFSET)
 
     @property
@@ -275,6 +281,7 @@ class LogitRing:
     def announce(self, step: int) -> None:
         """A device was given this step, headers written: wake the samplers to look for it."""
         _native.store(self.buf, _ANNOUNCED_OFFSET, step)
+        fault.point("ring.commit")
         _native.wake(self.buf, _ANNOUNCED_OFFSET)
 
     def wait_announced(self, seen: int, spin_us: int, timeout_us: int) -> int:

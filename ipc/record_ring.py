@@ -14,6 +14,7 @@ records to its replacement: at least once, never torn.
 
 from __future__ import annotations
 
+from hybridgen import fault
 from hybridgen.errors import InternalError, RingFull
 from hybridgen.ipc import _native, header
 from hybridgen.ipc.header import RECORDS_OFFSET, Memory, SegmentKind
@@ -71,7 +72,9 @@ class RecordRing:
         Returns:
             How many; the caller keeps the rest.
         """
-        return _native.ring_push(self.buf, records)
+        num_pushed = _native.ring_push(self.buf, records)
+        fault.point("ring.commit")  # before whoever waits is woken
+        return num_pushed
 
     def push_all(self, records: bytes | bytearray | memoryview) -> None:
         """Push records of which all must fit.

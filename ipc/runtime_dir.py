@@ -22,7 +22,7 @@ import tempfile
 from pathlib import Path
 from urllib.parse import quote, unquote
 
-from hybridgen.errors import ConfigError, PeerGone
+from hybridgen.errors import ConfigError, NotPermitted, PeerGone
 from hybridgen.ipc.file_lock import FileLock
 
 URI_SCHEME = "hybridgen://"
@@ -222,7 +222,8 @@ def _make_private(path: Path) -> None:
             path.mkdir(mode=0o700)
             path.chmod(0o700)
     except OSError as error:
-        raise ConfigError(
+        kind = NotPermitted if isinstance(error, PermissionError) else ConfigError
+        raise kind(
             f"the runtime directory cannot be made: {error.strerror}",
             value=str(path),
             remedy="Choose another --runtime-dir",

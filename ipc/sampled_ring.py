@@ -19,6 +19,7 @@ from __future__ import annotations
 import enum
 import struct
 
+from hybridgen import fault
 from hybridgen.clock import monotonic_ns
 from hybridgen.errors import InternalError
 from hybridgen.ipc import _native, header
@@ -140,7 +141,9 @@ class SampledRing:
     def mark_done(self, step: int, lane: int) -> None:
         """Publish all results of the lane and wake the gpu process."""
         offset = self._lane(step, lane)
+        fault.point("ring.commit")
         _native.store(self.buf, offset, step)
+        fault.point("ring.commit")
         _native.wake(self.buf, offset)
 
     def poison(self) -> None:

@@ -16,7 +16,8 @@ from pathlib import Path
 
 import posix_ipc
 
-from hybridgen.errors import SharedMemoryFull
+from hybridgen import fault
+from hybridgen.errors import IpcError, SharedMemoryFull
 from hybridgen.ipc.header import Header, SegmentKind, read_header, write_header
 
 __all__ = ["SHM_DIR", "Segment", "SegmentKind", "free_shared_memory", "sweep_stale"]
@@ -57,14 +58,18 @@ class Segment:
 
         Raises:
             SharedMemoryFull: /dev/shm cannot hold it; fields ``need_bytes``, ``have_bytes``.
+            IpcError: this process may open or map no more.
         """
         name = f"/{_PREFIX}{os.getpid()}.{secrets.token_hex(8)}"
-        memory = posix_ipc.SharedMemory(name, posix_ipc.O_CREX, mode=0o600)
+        try:
+            memory = posix_ipc.SharedMemory(name, posix_ipc.O_CREX, mode=0o600)
+        except OSError as error:
+            raise _refused(kind, error) from None
         memory.unlink()
         fd: int = memory.fd
         try:
             _reserve(fd, size_bytes)
-            buf = mmap.mmap(fd, size_bytes)
+            buf = _map(fd, size_bytes, kind)
             header = Header(kind, size_bytes, instance, epoch, geometry)
             write_header(buf, header)
         except BaseException:
@@ -79,8 +84,9 @@ class Segment:
         Raises:
             SegmentMismatch: another kind, version, size or instance; names both. The descriptor
                 is left open.
+            IpcError: this process may map no more.
         """
-        buf = mmap.mmap(fd, 0)
+        buf = _map(fd, 0, kind)
         try:
             header = read_header(buf, kind, instance)
         except BaseException:
@@ -133,8 +139,24 @@ def sweep_stale() -> list[str]:
     return removed
 
 
+def _map(fd: int, size_bytes: int, kind: SegmentKind) -> mmap.mmap:
+    try:
+        return mmap.mmap(fd, size_bytes)
+    except OSError as error:
+        raise _refused(kind, error) from None
+
+
+def _refused(kind: SegmentKind, error: OSError) -> IpcError:
+    return IpcError(
+        f"a {kind.name.lower()} segment cannot be made or mapped: {error.strerror}",
+        remedy="Raise the limit that was hit (ulimit -n, ulimit -v), or make the pools smaller",
+        kind=kind.name.lower(),
+    )
+
+
 def _reserve(fd: int, size_bytes: int) -> None:
     try:
+        fault.point("segment.create")
         os.posix_fallocate(fd, 0, size_bytes)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.ENOMEM, errno.EFBIG):

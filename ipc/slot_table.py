@@ -9,6 +9,7 @@
       line 2   generated · finish                 written by the sampler of the row's lane
       line 3   stop                               written by the owning detokenizer
       line 4…  sampling parameters                lines 0, 1 and 4… are the coscheduler's
+    behind the last record, slot × 65536: the text of the slot's grammar, the coscheduler's too
 
 States: FREE → ENCODING → WAITING → PREFILL → RUNNING → FINISHED → FREE; a preempted row goes from
 RUNNING back to WAITING. Order of stores: a filled record becomes visible by its ``state``, stored
@@ -24,14 +25,14 @@ from __future__ import annotations
 import enum
 from typing import NamedTuple
 
-from hybridgen.errors import HybridGenError, InternalError, InvalidLogits
+from hybridgen.errors import GrammarSpent, HybridGenError, InternalError, InvalidLogits
 from hybridgen.ipc import _native, header
 from hybridgen.ipc.header import RECORDS_OFFSET, Memory, SegmentKind
-from hybridgen.request import ID_BYTES, FinishReason
+from hybridgen.request import ID_BYTES, MAX_GRAMMAR_BYTES, FinishReason
 
 SLOT_BYTES = 8192
 PARAMETERS_OFFSET = 256
-PARAMETERS_BYTES = 5536
+PARAMETERS_BYTES = 5800
 _CLIENT_ID_OFFSET = 64
 _REQUEST_ID_OFFSET = 80
 _SAMPLER_LINE = 128
@@ -74,6 +75,7 @@ class RowError(enum.IntEnum):
 
     OK = 0
     INVALID_LOGITS = 1
+    GRAMMAR_SPENT = 2
 
     def exception(self) -> HybridGenError:
         """The error that the request ends with."""
@@ -81,6 +83,12 @@ class RowError(enum.IntEnum):
             return InvalidLogits(
                 "the model produced NaN, +inf or no finite logit for this request",
                 remedy="Check logit_bias and the model's weights; other requests go on",
+            )
+        if self is RowError.GRAMMAR_SPENT:
+            return GrammarSpent(
+                "the grammar cannot be followed any further within its limits",
+                param="grammar",
+                remedy="Ask for something simpler: fewer alternatives, less nesting",
             )
         return InternalError("a row ended with an unknown error", value=self.name)
 
@@ -116,7 +124,7 @@ class SlotTable:
     def __init__(self, buf: Memory) -> None:
         geometry = header.read_geometry(buf, SegmentKind.SLOTS, 3)
         self.num_slots, slot_bytes, self.max_model_len = geometry
-        need_bytes = RECORDS_OFFSET + self.num_slots * slot_bytes
+        need_bytes = self.size_bytes(self.num_slots)
         header.check_geometry(buf, SegmentKind.SLOTS, geometry, need_bytes)
         if slot_bytes != SLOT_BYTES:
             raise InternalError(
@@ -128,7 +136,7 @@ class SlotTable:
     @staticmethod
     def size_bytes(num_slots: int) -> int:
         """Bytes of the whole segment."""
-        return RECORDS_OFFSET + num_slots * SLOT_BYTES
+        return RECORDS_OFFSET + num_slots * (SLOT_BYTES + MAX_GRAMMAR_BYTES)
 
     @staticmethod
     def make_geometry(num_slots: int, max_model_len: int) -> tuple[int, ...]:
@@ -173,6 +181,12 @@ class SlotTable:
         """The bytes of ``struct hg_sampling``, for sampling/parameters.py to pack and unpack."""
         start = self._base(slot) + PARAMETERS_OFFSET
         return self._view[start : start + PARAMETERS_BYTES]
+
+    def grammar(self, slot: int) -> memoryview:
+        """The area for the text of the slot's grammar, ``MAX_GRAMMAR_BYTES`` long."""
+        self._base(slot)
+        start = RECORDS_OFFSET + self.num_slots * SLOT_BYTES + slot * MAX_GRAMMAR_BYTES
+        return self._view[start : start + MAX_GRAMMAR_BYTES]
 
     def clear_worker_lines(self, slot: int) -> None:
         """Zero the sampler's and the detokenizer's line.

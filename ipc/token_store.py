@@ -15,11 +15,27 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 
-from hybridgen.errors import InternalError
+from hybridgen import fault
+from hybridgen.errors import InternalError, IpcError
 from hybridgen.ipc import header
 from hybridgen.ipc.header import RECORDS_OFFSET, Memory, SegmentKind
 
 _ID_BYTES = 4
+
+
+def check_ids(lowest: int, highest: int, vocab_size: int) -> None:
+    """Refuse ids that no process of the tree has written: a model would read memory by them.
+
+    Raises:
+        IpcError: the lowest or the highest of some ids is outside the vocabulary.
+    """
+    if lowest < 0 or highest >= vocab_size:
+        raise IpcError(
+            "token ids in shared memory are outside the vocabulary",
+            value=lowest if lowest < 0 else highest,
+            limit=vocab_size,
+            remedy="The memory was damaged, by a fault of the machine or by another program",
+        )
 
 
 class TokenStore:
@@ -59,6 +75,7 @@ class TokenStore:
         """
         first = self._first(slot, start, start + len(ids))
         self._ids[first : first + len(ids)] = memoryview(array("i", ids))
+        fault.point("slot.commit")
 
     def read(self, slot: int, start: int, stop: int) -> list[int]:
         """Ids at absolute positions ``start`` … ``stop - 1``.

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import psutil
 
@@ -11,6 +13,7 @@ from hybridgen.ipc.board import Board, Role
 from hybridgen.ipc.channel import Router
 from hybridgen.launch.fleet import Fleet, Member
 from hybridgen.launch.plan import TreePlan
+from hybridgen.launch.rings import ring_fills
 from hybridgen.messages import (
     ListProcesses,
     ProcessInfo,
@@ -31,6 +34,7 @@ class AdminDesk:
         fleet: the children.
         board: their counters.
         instance: short hex name of the tree.
+        cgroup: folder of its control groups; empty when it has none.
         clock: seconds that never jump.
     """
 
@@ -42,6 +46,7 @@ class AdminDesk:
         fleet: Fleet,
         board: Board,
         instance: str,
+        cgroup: str,
         clock: Clock,
     ) -> None:
         self.socket = socket
@@ -49,6 +54,7 @@ class AdminDesk:
         self._fleet = fleet
         self._board = board
         self._instance = instance
+        self._cgroup = cgroup
         self._clock = clock
         self._started_s = clock()
         self._self = psutil.Process()
@@ -79,6 +85,7 @@ class AdminDesk:
             uptime_s=self._clock() - self._started_s,
             is_ready=is_ready,
             shm_bytes=self._plan.shm_bytes,
+            cgroup=self._cgroup,
             processes=[
                 self._describe_self(),
                 *(self._describe(member) for member in self._fleet.members.values()),
@@ -86,6 +93,7 @@ class AdminDesk:
         )
 
     def _describe_self(self) -> ProcessInfo:
+        seen = _measure(self._self.pid)
         return ProcessInfo(
             name=f"{Role.SUPERVISOR.label}-0",
             role=Role.SUPERVISOR.label,
@@ -94,15 +102,18 @@ class AdminDesk:
             incarnation=1,
             state="ready",
             restarts=0,
-            cpus=self._self.cpu_affinity() or [],
-            rss_bytes=self._self.memory_info().rss,
+            cpus=list(seen.cpus),
+            rss_bytes=seen.rss_bytes,
+            cpu_time_s=seen.cpu_time_s,
             progress=0,
+            progress_age_s=0.0,  # it has just answered
         )
 
     def _describe(self, member: Member) -> ProcessInfo:
         plan, child = member.plan, member.child
         seen = self._board.snapshot(plan.board_index)
-        cpus, rss_bytes = ([], 0) if child is None else _measure(child.pid)
+        use = _Use() if child is None else _measure(child.pid)
+        age_s = max(0.0, self._clock() - seen.progress_ns / 1e9)
         return ProcessInfo(
             name=plan.name,
             role=plan.role.label,
@@ -111,18 +122,38 @@ class AdminDesk:
             incarnation=member.num_spawns,
             state=member.state_name,
             restarts=max(0, member.num_spawns - 1),
-            cpus=cpus,
-            rss_bytes=rss_bytes,
+            cpus=list(use.cpus),
+            rss_bytes=use.rss_bytes,
+            cpu_time_s=use.cpu_time_s,
             progress=seen.progress,
+            progress_age_s=None if child is None else age_s,
             last_exit=member.last_exit,
+            rings=[] if child is None else ring_fills(plan.role, seen.counters, self._plan),
             counters=seen.counters,
+            histograms={
+                name: list(counts.buckets)
+                for name, counts in self._board.histograms(plan.board_index).items()
+            },
         )
 
 
-def _measure(pid: int) -> tuple[list[int], int]:
-    """(effective affinity, resident bytes); nothing for a process that has just ended."""
+class _Use(NamedTuple):
+    """What the system says about a process."""
+
+    cpus: Sequence[int] = ()
+    """Those it may run on."""
+    rss_bytes: int = 0
+    cpu_time_s: float = 0.0
+
+
+def _measure(pid: int) -> _Use:
+    """Nothing for a process that has just ended, or cannot be looked at."""
     try:
         process = psutil.Process(pid)
-        return process.cpu_affinity() or [], process.memory_info().rss
-    except psutil.Error:
-        return [], 0
+        with process.oneshot():
+            times = process.cpu_times()
+            return _Use(
+                process.cpu_affinity() or [], process.memory_info().rss, times.user + times.system
+            )
+    except (psutil.Error, OSError):  # or while this process may open nothing more
+        return _Use()

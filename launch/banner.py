@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TextIO
 
 from hybridgen.ipc.segment import SHM_DIR, free_shared_memory
@@ -11,6 +12,8 @@ from hybridgen.launch.plan import TreePlan
 from hybridgen.launch.preflight import format_bytes
 from hybridgen.messages import ProcessList
 from hybridgen.version import __version__
+
+logger = logging.getLogger(__name__)
 
 PHASES = ("model", "plan", "memory", "processes", "ready")
 #: Progress of a load is printed in steps of this, a line each.
@@ -23,11 +26,13 @@ class StartReport:
     Args:
         stream: usually standard error.
         is_quiet: for trees that a program starts for itself.
+        is_logged: its lines are records of the log, for standard errors that programs read.
     """
 
-    def __init__(self, stream: TextIO, *, is_quiet: bool) -> None:
+    def __init__(self, stream: TextIO, *, is_quiet: bool, is_logged: bool = False) -> None:
         self._stream = stream
         self._is_quiet = is_quiet
+        self._is_logged = is_logged
         self._printed_progress: dict[str, tuple[str, float]] = {}
 
     def phase(self, name: str, detail: str) -> None:
@@ -55,14 +60,20 @@ class StartReport:
             self._print(line)
 
     def _print(self, line: str) -> None:
-        if not self._is_quiet:
+        if self._is_quiet:
+            return
+        if not self._is_logged:
             print(line, file=self._stream, flush=True)
+        elif line:
+            logger.info("%s", line.strip())
 
 
 def banner_lines(plan: TreePlan, placement: Placement, tree: ProcessList, uri: str) -> list[str]:
     """The banner: version, model, context, device, memory plan, process tree, address."""
     lines = [f"HybridGen {__version__}, instance {tree.instance}"]
     lines += plan_lines(plan, placement)
+    if tree.cgroup:
+        lines.append(_line("groups", tree.cgroup))
     lines.append(_line("processes", f"{'name':<16} {'pid':>8} {'memory':>10}  CPUs"))
     for process in tree.processes:
         cpus, memory = format_cpus(process.cpus), format_bytes(process.rss_bytes)
@@ -78,7 +89,11 @@ def http_lines(plan: TreePlan) -> list[str]:
         return []
     name = plan.config.model.served_model_name or plan.model.name
     key = f"key needed ({http.api_key_file})" if http.api_key_file else "no key needed"
-    return [_line("http", f"{http_url(http)}/v1, {key}"), _line("", curl_line(http, name))]
+    place = f" over {http.uds}" if http.uds else ""
+    lines = [_line("http", f"{http_url(http)}/v1{place}, {key}"), _line("", curl_line(http, name))]
+    if http.console and not http.uds:
+        lines.append(_line("console", f"{http_url(http)}/"))
+    return lines
 
 
 def plan_lines(plan: TreePlan, placement: Placement) -> list[str]:
@@ -99,6 +114,7 @@ def plan_lines(plan: TreePlan, placement: Placement) -> list[str]:
             f"{config.device.device}, {config.device.num_compute_threads} threads; "
             f"{plan.num_cpu_threads} of {plan.supply.effective} CPUs for the CPU roles",
         ),
+        *[_line("", f"auto: {reason}") for reason in [plan.device_reason] if reason],
         _line("placement", placement.note),
         _line(
             "KV cache",

@@ -6,13 +6,14 @@ number cannot be taken by another process before the supervisor has reaped it.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Iterable, Sequence
 
-from hybridgen.errors import ChannelTimeout, HybridGenError, MessageCorrupt, PeerGone
+from hybridgen.errors import ChannelTimeout, HybridGenError, MessageCorrupt, PeerGone, StartFailed
 from hybridgen.ipc.board import ProcessState
 from hybridgen.ipc.control import ControlSocket, control_pair
 from hybridgen.launch.plan import WorkerPlan
@@ -59,6 +60,9 @@ class Child:
         self.state = ProcessState.STARTING
         self.ready: WorkerReady | None = None
         self.failure: WorkerFailed | None = None
+        self.load_fraction = 0.0
+        #: Why the supervisor ended it, if it did; follows how it ended.
+        self.end_reason = ""
         self.is_control_open = True
         self._process = process
         self._pidfd = os.pidfd_open(process.pid)
@@ -101,6 +105,8 @@ class Child:
             self.state, self.ready = ProcessState.READY, fact
         elif isinstance(fact, WorkerFailed):
             self.failure = fact
+        elif isinstance(fact, LoadProgress):
+            self.load_fraction = fact.fraction
         return fact  # type: ignore[no-any-return]  # the decoder's union is the return type
 
     def _distrust(self, error: HybridGenError) -> None:
@@ -142,21 +148,66 @@ def spawn(spec: WorkerSpec, plan: WorkerPlan) -> Child:
     """Start a worker and hand it its spec. Call from the main thread only.
 
     The kernel's parent-death signal is tied to the spawning thread, not to the process.
+
+    Raises:
+        StartFailed: no process or no descriptor is to be had.
     """
-    ours, theirs = control_pair()
-    inherited = {*spec.segment_fds.values(), *spec.doorbell_fds.values(), theirs.fileno()}
-    process = subprocess.Popen(
-        [sys.executable, "-P", "-m", "hybridgen.workers", str(theirs.fileno())],
-        pass_fds=sorted(inherited),
-        stdin=subprocess.DEVNULL,
-        env=child_environment(os.environ.items(), has_device=plan.role.label == "gpu"),
-        # A group of its own: the terminal's Ctrl-C reaches the supervisor alone, which decides.
-        process_group=0,
-    )
-    theirs.close()
-    child = Child(plan, spec.incarnation, process, ours)
+    inherited = {*spec.segment_fds.values(), *spec.doorbell_fds.values()}
+    if spec.listener_fd >= 0:
+        inherited.add(spec.listener_fd)
+    process, control = start_interpreter(inherited, has_device=plan.role.label == "gpu")
+    try:
+        child = Child(plan, spec.incarnation, process, control)
+    except OSError as error:
+        discard(process, control)
+        raise not_started(error) from None
     child.order(spec)  # a child that died already is reported by its pidfd
     return child
+
+
+def start_interpreter(
+    inherited: Iterable[int], *arguments: str, has_device: bool = False
+) -> tuple[subprocess.Popen[bytes], ControlSocket]:
+    """A process that waits for a spec, and our end of its control socket.
+
+    Raises:
+        StartFailed: no process or no descriptor is to be had.
+    """
+    with contextlib.ExitStack() as undo:
+        try:
+            ours, theirs = control_pair()
+            undo.callback(ours.close)
+            with theirs:
+                process = subprocess.Popen(
+                    [
+                        *(sys.executable, "-P", "-m", "hybridgen.workers"),
+                        *(str(theirs.fileno()), *arguments),
+                    ],
+                    pass_fds=sorted({*inherited, theirs.fileno()}),
+                    stdin=subprocess.DEVNULL,
+                    env=child_environment(os.environ.items(), has_device=has_device),
+                    # A group of its own: the terminal's Ctrl-C reaches the supervisor alone.
+                    process_group=0,
+                )
+        except OSError as error:
+            raise not_started(error) from None
+        undo.pop_all()
+    return process, ours
+
+
+def discard(process: subprocess.Popen[bytes], control: ControlSocket) -> None:
+    """End a process that cannot be watched."""
+    process.kill()
+    process.wait()
+    control.close()
+
+
+def not_started(error: OSError) -> StartFailed:
+    """The system gives no process, or no descriptor to hold one by."""
+    return StartFailed(
+        f"a process cannot be started: {error.strerror}",
+        remedy="Raise the limit that was hit (ulimit -n, ulimit -u, memory, pids of the group)",
+    )
 
 
 def child_environment(inherited: Iterable[tuple[str, str]], *, has_device: bool) -> dict[str, str]:

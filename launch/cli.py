@@ -30,9 +30,11 @@ COMMANDS: dict[str, CommandEntry] = {
     "chat": CommandEntry("chat", "Talk to a model; -q TEXT for one answer."),
     "complete": CommandEntry("complete", "Continue a text."),
     "ps": CommandEntry("ps", "List the processes of a running tree."),
+    "top": CommandEntry("top", "Watch a running tree."),
     "stop": CommandEntry("stop", "Drain and stop a running tree."),
     "inspect": CommandEntry("inspect", "Show what a model is, without loading it."),
     "config": CommandEntry("config", "Show every option, its value and where it comes from."),
+    "chaos": CommandEntry("chaos", "Kill processes under load and check every text."),
     "doctor": CommandEntry("doctor", "Check what a tree needs from this machine."),
     "version": CommandEntry("version", "Print versions."),
 }

@@ -91,6 +91,8 @@ def describe_type(annotation: Any) -> str:
         return " | ".join(str(choice) for choice in typing.get_args(annotation))
     if origin is typing.Annotated:
         base, meta = typing.get_args(annotation)[:2]
+        if meta.description is not None:
+            return str(meta.description)
         if meta.ge is not None and meta.le is not None:
             return f"{base.__name__}, {meta.ge:,} … {meta.le:,}"
         return f"{base.__name__}, at least {meta.ge:,}" if meta.ge is not None else base.__name__

@@ -18,7 +18,9 @@ from hybridgen.errors import ConfigError
 from hybridgen.formats.locate import locate
 from hybridgen.ipc.runtime_dir import base_dir
 from hybridgen.ipc.segment import SHM_DIR, free_shared_memory
-from hybridgen.launch import placement, preflight
+from hybridgen.launch import cgroup, cpu_claims, placement, preflight
+from hybridgen.launch.cgroup_fs import CgroupFs, own_group
+from hybridgen.launch.device_choice import find_device
 from hybridgen.version import __version__
 
 NATIVE_MODULES = ("hybridgen.ipc._native", "hybridgen.sampling._native", "hybridgen.models._native")
@@ -65,10 +67,13 @@ def examine() -> list[Finding]:
         _shared_memory,
         _open_files,
         _cpus,
+        _claims,
+        _control_groups,
         _memory,
         _runtime_dir,
         *[lambda name=name: _native(name) for name in NATIVE_MODULES],
         _packages,
+        _device,
         _demo_model,
     ]
     return [check() for check in checks]
@@ -148,6 +153,19 @@ def _cpus() -> Finding:
     return _judge("CPUs", found, is_good=supply.effective >= 2, remedy=remedy, is_needed=False)
 
 
+def _claims() -> Finding:
+    claimed = cpu_claims.claimed_by_others(base_dir())
+    is_good = not claimed.issuperset(placement.read_supply().allowed)
+    found = f"claimed by running trees: {placement.format_cpus(sorted(claimed)) or 'none'}"
+    remedy = "Give each tree a budget with --num-cpu-threads"
+    return _judge("CPUs of trees", found, is_good=is_good, remedy=remedy, is_needed=False)
+
+
+def _control_groups() -> Finding:
+    found, is_good = cgroup.examine(own_group(), CgroupFs())
+    return _judge("control groups", found, is_good=is_good, remedy=cgroup.REMEDY, is_needed=False)
+
+
 def _memory() -> Finding:
     have_bytes = preflight.available_memory()
     total = preflight.format_bytes(psutil.virtual_memory().total)
@@ -186,6 +204,11 @@ def _packages() -> Finding:
     listing = ", ".join(f"{name} {found[name]}" for name in PACKAGES)
     remedy = f"pip install {' '.join(missing)}"
     return _judge("packages", listing, is_good=not missing, remedy=remedy)
+
+
+def _device() -> Finding:
+    choice = find_device()
+    return Finding("device auto", Verdict.OK, f"{choice.device}: {choice.reason}")
 
 
 def _demo_model() -> Finding:

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-import ipaddress
 import shlex
 
 import msgspec
 
 from hybridgen.config import HttpSection
 from hybridgen.errors import ConfigError
+from hybridgen.server.hosts import AllowedHosts, is_loopback
+from hybridgen.server.origins import AllowedOrigins
 
 
 def check_http(config: HttpSection) -> None:
     """Refuse what nobody can have meant, before anything is started.
 
     Raises:
-        ConfigError: an open door without a key, or half of what TLS needs.
+        ConfigError: an open door without a key, half of what TLS needs, or names that are none.
     """
     if config.num_gateways <= 0:
         return
-    if not (is_loopback(config.host) or config.api_key_file or config.insecure):
+    AllowedHosts.of(config)
+    AllowedOrigins.of(config)
+    is_private = bool(config.uds) or is_loopback(config.host)
+    if not (is_private or config.api_key_file or config.insecure):
         raise ConfigError(
             "other machines could use this server without a key",
             value=f"host {config.host}",
@@ -34,26 +38,19 @@ def check_http(config: HttpSection) -> None:
         )
 
 
-def is_loopback(host: str) -> bool:
-    """Only this machine reaches ``host``; a name other than localhost may lead anywhere."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
 def http_url(config: HttpSection) -> str:
     """Where the gateway answers, as a program on this machine would write it."""
     scheme = "https" if config.tls_certificate else "http"
+    if config.uds:
+        return f"{scheme}://localhost"  # the name is of no account: the socket's path leads there
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(config.host, config.host)  # noqa: S104  # shown
     return f"{scheme}://{f'[{host}]' if ':' in host else host}:{config.port}"
 
 
 def curl_line(config: HttpSection, model: str) -> str:
     """A command to paste that asks the model something."""
-    words = ["curl", f"{http_url(config)}/v1/chat/completions"]
+    words = ["curl", *(["--unix-socket", config.uds] if config.uds else [])]
+    words.append(f"{http_url(config)}/v1/chat/completions")
     words += ["-H", "Content-Type: application/json"]
     if config.api_key_file:
         words += ["-H", "Authorization: Bearer YOUR-KEY"]

@@ -1,8 +1,9 @@
 """Which CPUs there are, and which process gets which of them.
 
 Only CPUs that this process may use count: the affinity mask bounds where, the cgroup quota how
-much. Binding is by affinity; ``choose`` is pure, ``apply`` touches a process. A later cgroup
-backend (cpuset, cpu.weight) takes the same ``Placement`` and stands beside ``apply``.
+much; CPUs that other trees of this user have claimed are left to them. Binding is by affinity, and
+where groups may be written by these, too (``cgroup``). ``choose`` is pure, ``apply`` touches a
+process.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import logging
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -32,6 +33,8 @@ class CpuSupply(NamedTuple):
     """CPU numbers of the affinity mask."""
     quota: float | None
     """CPUs' worth of time that the cgroup grants; None without a quota."""
+    is_partial: bool = False
+    """Other trees have claimed the rest of the mask."""
 
     @property
     def effective(self) -> int:
@@ -40,6 +43,14 @@ class CpuSupply(NamedTuple):
         if self.quota is not None:
             num_cpus = min(num_cpus, math.floor(self.quota))
         return max(1, num_cpus)
+
+    def without(self, claimed: Collection[int]) -> CpuSupply:
+        """What other trees have left; everything, to be shared, when that is nothing."""
+        left = tuple(cpu for cpu in self.allowed if cpu not in claimed)
+        if not left:
+            logger.warning("other trees have claimed all CPUs; this one shares them")
+        is_partial = 0 < len(left) < len(self.allowed)
+        return self._replace(allowed=left or self.allowed, is_partial=is_partial)
 
 
 def read_supply() -> CpuSupply:
@@ -103,6 +114,18 @@ class Placement(NamedTuple):
     """Process name → CPUs; an empty list leaves the inherited mask."""
     note: str
     """One phrase for the banner."""
+    claimed: tuple[int, ...] = ()
+    """CPUs that trees started later leave alone."""
+
+    def cpus_of(self, role: Role) -> list[int]:
+        """All CPUs that processes of a role may run on; empty when they are not bound.
+
+        The gpu process reads weights with several threads, on the CPUs that are nobody's own.
+        """
+        names = {name for name in self.cpus if name.rpartition("-")[0] == role.label}
+        if role is Role.GPU:
+            names |= {name for name, cpus in self.cpus.items() if len(cpus) > 1}
+        return sorted({cpu for name in names for cpu in self.cpus[name]})
 
 
 def choose(
@@ -111,8 +134,17 @@ def choose(
     *,
     is_disabled: bool,
     is_cpu_device: bool,
+    max_cpus: int | None = None,
 ) -> Placement:
     """Pick CPUs for the named processes inside ``supply.allowed``.
+
+    Args:
+        supply: what the tree may use.
+        workers: name and role of each process.
+        is_disabled: nothing is bound.
+        is_cpu_device: the CPU is the device.
+        max_cpus: the tree keeps to so many CPUs, and claims them all; None: it uses all that are
+            there, and claims those that one process has for itself.
 
     With more than ``MAX_SHARED_CPUS`` CPUs and a real device the gpu process, which feeds it, and
     each sampler get a CPU of their own as long as two are left for everybody else. When the CPU
@@ -123,8 +155,10 @@ def choose(
         return Placement({name: [] for name in names}, "no pinning (disabled)")
     if len(supply.allowed) <= MAX_SHARED_CPUS or is_cpu_device:
         note = f"all processes share CPUs {format_cpus(supply.allowed)}"
-        return Placement({name: [] for name in names}, note)
-    free = list(supply.allowed)
+        shared = list(supply.allowed) if supply.is_partial else []
+        return Placement({name: list(shared) for name in names}, note)
+    mine = supply.allowed[:max_cpus]
+    free = list(mine)
     cpus: dict[str, list[int]] = {}
     for wanted in (Role.GPU, Role.SAMPLER):
         for name, role in workers:
@@ -132,8 +166,9 @@ def choose(
                 cpus[name] = [free.pop(0)]
     for name in names:
         cpus.setdefault(name, list(free))
-    own = len(supply.allowed) - len(free)
-    return Placement(cpus, f"{own} processes on CPUs of their own, others on {format_cpus(free)}")
+    own = [cpu for cpu in mine if cpu not in free]
+    note = f"{len(own)} processes on CPUs of their own, others on {format_cpus(free)}"
+    return Placement(cpus, note, tuple(own) if max_cpus is None else mine)
 
 
 def apply(pid: int, name: str, cpus: Sequence[int]) -> None:
@@ -169,3 +204,16 @@ def format_cpus(cpus: Sequence[int]) -> str:
             parts.append(str(low) if low == high else f"{low}-{high}")
             start = i
     return ",".join(parts)
+
+
+def parse_cpus(text: str) -> list[int]:
+    """The inverse of ``format_cpus``.
+
+    Raises:
+        ValueError: it is no list of CPUs.
+    """
+    cpus: list[int] = []
+    for part in text.split(",") if text else []:
+        low, _, high = part.partition("-")
+        cpus += range(int(low), int(high or low) + 1)
+    return cpus

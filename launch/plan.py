@@ -8,6 +8,7 @@ resolved one: no field in it means "work it out" any more, so workers never gues
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -29,6 +30,7 @@ from hybridgen.launch.segment_plan import (
     TreeGeometry,
     plan_segments,
 )
+from hybridgen.memory_amount import bytes_of
 
 #: Share of the usable CPUs that the CPU roles take by default; the rest is the system's.
 BUDGET_SHARE = 0.8
@@ -82,6 +84,8 @@ class TreePlan(NamedTuple):
     geometry: TreeGeometry
     workers: list[WorkerPlan]
     segments: list[SegmentPlan]
+    device_reason: str = ""
+    """What ``--device auto`` was decided by, for people; empty where a device was asked for."""
 
     @property
     def worker_names(self) -> list[str]:
@@ -107,6 +111,8 @@ def make_plan(config: Config, model: ModelInfo, supply: CpuSupply, num_cores: in
         ConfigError: a value is more than the model or the machine has.
     """
     _check_device(config, model)
+    # Only whether it is an amount: how much the device has is not known here.
+    bytes_of(config.device.gpu_memory, sys.maxsize, name="gpu_memory")
     budget = cpu_budget(config.pools.num_cpu_threads, supply, num_cores)
     check_http(config.http)
     counts = pool_counts(config, budget)

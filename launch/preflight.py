@@ -6,6 +6,7 @@ kills by SIGBUS, descriptors run out in the middle of an accept, memory in the m
 
 from __future__ import annotations
 
+import os
 import resource
 from pathlib import Path
 
@@ -15,7 +16,8 @@ from hybridgen.config import HttpSection
 from hybridgen.errors import ConfigError, SharedMemoryFull
 from hybridgen.ipc.segment import SHM_DIR, free_shared_memory
 from hybridgen.launch.plan import ELEMENT_BYTES, TreePlan
-from hybridgen.launch.segment_plan import SegmentPlan
+from hybridgen.launch.segment_plan import RING_NAMES, SegmentPlan
+from hybridgen.scheduler.request_spans import check_spans
 from hybridgen.server.key_file import read_keys
 
 #: Sockets, segments, doorbells and files of one process, with room for clients.
@@ -31,9 +33,11 @@ def check(plan: TreePlan) -> None:
 
     Raises:
         SharedMemoryFull: /dev/shm cannot hold the segments; ``need_bytes`` and ``have_bytes``.
-        ConfigError: too few descriptors or too little memory, or no keys where some are asked for.
+        ConfigError: too few descriptors or too little memory, no keys where some are asked for, or
+            spans that cannot be exported.
     """
     check_keys(plan.config.http)
+    check_spans(plan.config.server.enable_tracing, os.environ)
     check_shared_memory(plan.segments, free_shared_memory())
     check_files(len(plan.worker_names))
     check_memory(plan, available_memory())
@@ -66,12 +70,16 @@ def available_memory() -> int:
 
 
 def check_shared_memory(segments: list[SegmentPlan], have_bytes: int) -> None:
-    """Compare all planned segments together with the free space.
+    """Compare all planned segments, and a second ring, with the free space.
+
+    A new gpu process gets a ring of its own while the old one is still mapped.
 
     Raises:
         SharedMemoryFull: naming the largest segment and the options that make it smaller.
     """
-    need_bytes = sum(segment.size_bytes for segment in segments)
+    need_bytes = sum(
+        segment.size_bytes * (2 if segment.name in RING_NAMES else 1) for segment in segments
+    )
     if need_bytes <= have_bytes:
         return
     largest = max(segments, key=lambda segment: segment.size_bytes)

@@ -7,13 +7,15 @@ import sys
 from collections.abc import Sequence
 from typing import Any, TextIO
 
-import msgspec
-
 from hybridgen.launch.placement import format_cpus
 from hybridgen.launch.preflight import format_bytes
-from hybridgen.messages import ProcessList
+from hybridgen.messages import ProcessList, RingFill
+from hybridgen.server.process_facts import process_facts
 
-COLUMNS = ("name", "pid", "state", "restarts", "CPUs", "memory", "progress", "last exit")
+COLUMNS = (
+    *("name", "pid", "incarnation", "state", "CPUs", "memory", "progress", "age", "rings"),
+    *("restarts", "last exit"),
+)
 
 
 def tree_rows(tree: ProcessList) -> list[list[str]]:
@@ -22,15 +24,31 @@ def tree_rows(tree: ProcessList) -> list[list[str]]:
         [
             process.name,
             str(process.pid) if process.pid else "-",
+            str(process.incarnation),
             process.state,
-            str(process.restarts),
             format_cpus(process.cpus) or "-",
             format_bytes(process.rss_bytes) if process.rss_bytes else "-",
             str(process.progress),
+            format_age(process.progress_age_s),
+            " ".join(map(format_ring, process.rings)) or "-",
+            str(process.restarts),
             process.last_exit or "-",
         ]
         for process in tree.processes
     ]
+
+
+def format_age(age_s: float | None) -> str:
+    """``0.2 s``, ``75 s``; a dash where there is nothing to age."""
+    if age_s is None:
+        return "-"
+    return f"{age_s:.1f} s" if age_s < 10 else f"{age_s:.0f} s"
+
+
+def format_ring(ring: RingFill) -> str:
+    """``logits 1/2``."""
+    room = "" if ring.capacity is None else f"/{ring.capacity}"
+    return f"{ring.name} {ring.depth}{room}"
 
 
 def headline(tree: ProcessList, uri: str) -> str:
@@ -39,6 +57,7 @@ def headline(tree: ProcessList, uri: str) -> str:
     return (
         f"{uri}  {tree.model} on {tree.device}, {state}, up {tree.uptime_s:.0f} s, "
         f"{format_bytes(tree.shm_bytes)} of shared memory"
+        + (f", groups in {tree.cgroup}" if tree.cgroup else "")
     )
 
 
@@ -74,7 +93,5 @@ def print_tree(tree: ProcessList, uri: str, stream: TextIO = sys.stdout) -> None
 
 
 def tree_json(tree: ProcessList, uri: str) -> dict[str, Any]:
-    """The same for programs."""
-    facts: dict[str, Any] = {"uri": uri, **msgspec.to_builtins(tree)}
-    del facts["request_id"], facts["type"]
-    return facts
+    """The same for programs: what `/ps` answers, and where the tree is."""
+    return {"uri": uri, **process_facts(tree)}

@@ -18,6 +18,8 @@ RING_DEPTH = 2
 DEVICE_RING_DEPTH = 3
 #: Candidates of a row that a device picks out: what top_k and top_p usually leave, in 4 KiB.
 DEVICE_CUT_CAPACITY = 512
+#: The segments of ``plan_ring``.
+RING_NAMES = frozenset({"logits", "sampled"})
 #: Log-probability records kept per slot: how far a detokenizer may lag behind.
 LOGPROB_DEPTH = 512
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from hybridgen.ipc.board import Board
 from hybridgen.ipc.logit_ring import LogitRing
 from hybridgen.ipc.segment import Segment
-from hybridgen.launch.segment_plan import SegmentPlan, TreeGeometry, plan_ring
+from hybridgen.launch.segment_plan import RING_NAMES, SegmentPlan, TreeGeometry, plan_ring
 
 
 class TreeSegments:
@@ -31,7 +31,7 @@ class TreeSegments:
         try:
             for plan in plans:
                 # The ring's epoch is the gpu incarnation, which starts at 1.
-                epoch = 1 if plan.name in {"logits", "sampled"} else 0
+                epoch = 1 if plan.name in RING_NAMES else 0
                 self._segments[plan.name] = self._create(plan, epoch)
         except BaseException:
             self.close()
@@ -51,8 +51,18 @@ class TreeSegments:
 
         Returns:
             Name → descriptor of the new ``logits`` and ``sampled``.
+
+        Raises:
+            IpcError: there is no room for both rings at once; the old one stays.
         """
-        fresh = {plan.name: self._create(plan, epoch) for plan in plan_ring(self._geometry)}
+        fresh: dict[str, Segment] = {}
+        try:
+            for plan in plan_ring(self._geometry):
+                fresh[plan.name] = self._create(plan, epoch)
+        except BaseException:
+            for segment in fresh.values():
+                segment.close()
+            raise
         LogitRing(self._segments["logits"].buf).poison()
         for name, segment in fresh.items():
             self._segments[name].close()

@@ -10,7 +10,8 @@
 Drained means that the last token is with the gateways, which then pass it on and leave first.
 A death is seen through the pidfd within the poll's wake-up. While RUNNING or DRAINING it is
 answered by a replacement inside the group's budget; while STARTING by giving up, with the child's
-own root cause. The loop sleeps until something happens or the next due time; it has no tick.
+own root cause. The loop sleeps until something happens or the next due time; its only tick is the
+look at the board, once a second, for processes that stand still.
 """
 
 from __future__ import annotations
@@ -19,22 +20,31 @@ import enum
 import logging
 import signal
 import socket
-from typing import Protocol
 
 from hybridgen.clock import Clock, monotonic_s
-from hybridgen.errors import HybridGenError, RestartBudgetSpent, StartFailed
+from hybridgen.errors import HybridGenError, RestartBudgetSpent
 from hybridgen.ipc.board import Role
 from hybridgen.ipc.channel import Poller
 from hybridgen.launch.admin import AdminDesk
 from hybridgen.launch.child import Child
 from hybridgen.launch.coscheduler_link import CoschedulerLink
-from hybridgen.launch.exit_codes import EXIT_INTERRUPTED
 from hybridgen.launch.fleet import Fleet, Member
+from hybridgen.launch.hang_desk import HangDesk
+from hybridgen.launch.loaded_share import loaded_share
 from hybridgen.launch.plan import TreePlan
 from hybridgen.launch.restart import RestartBudget, SpentAction, restart_policies
 from hybridgen.launch.segments import TreeSegments
-from hybridgen.launch.signals import SignalQueue
-from hybridgen.messages import DrainTree, LoadProgress, ReplaceRing, WorkerDied, WorkerReady
+from hybridgen.launch.service_link import ServiceLink, loading_status, serving_status
+from hybridgen.launch.signals import SignalQueue, exit_code_of
+from hybridgen.launch.start_failure import start_failed, start_timed_out
+from hybridgen.launch.tree_listener import TreeListener
+from hybridgen.messages import (
+    DrainTree,
+    LoadProgress,
+    SlotEvent,
+    WorkerDied,
+    WorkerReady,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -58,17 +68,8 @@ class Phase(enum.Enum):
     OVER = enum.auto()
 
 
-class TreeListener(Protocol):
-    """Who is told about the start (a terminal, a parent process)."""
-
-    def child_progress(self, name: str, fact: LoadProgress) -> None:
-        """A starting child reports how far it is."""
-
-    def child_ready(self, name: str, num_ready: int, num_total: int) -> None:
-        """A child reports ready for the first time."""
-
-    def tree_ready(self) -> None:
-        """All children are ready."""
+#: Before and after, time limits of their own end whoever hangs.
+_WATCHED = frozenset({Phase.RUNNING, Phase.DRAINING})
 
 
 class Supervisor:
@@ -80,7 +81,9 @@ class Supervisor:
         segments: their shared memory.
         admin: answers `ps` and `stop`.
         link: to the coscheduler.
+        hangs: looks for processes that stand still.
         listener: hears about the start.
+        manager: the service manager, told how the tree is.
         owner: socket to the process that owns the tree; the tree ends when that one is gone.
         clock: seconds that never jump.
     """
@@ -93,7 +96,9 @@ class Supervisor:
         segments: TreeSegments,
         admin: AdminDesk,
         link: CoschedulerLink,
+        hangs: HangDesk,
         listener: TreeListener,
+        manager: ServiceLink,
         owner: socket.socket | None = None,
         clock: Clock = monotonic_s,
     ) -> None:
@@ -102,7 +107,9 @@ class Supervisor:
         self._segments = segments
         self._admin = admin
         self._link = link
+        self._hangs = hangs
         self._listener = listener
+        self._manager = manager
         self._owner = owner
         self._clock = clock
         self._budgets = {
@@ -118,8 +125,11 @@ class Supervisor:
         self._poller = Poller()
         self._poller_version = -1
 
-    def run(self) -> int:
+    def run(self, signals: SignalQueue) -> int:
         """Start the tree, keep it, end it. Call from the main thread.
+
+        Args:
+            signals: that ask it to end.
 
         Returns:
             0 after an orderly stop, 130 when interrupted during the start.
@@ -127,14 +137,12 @@ class Supervisor:
         Raises:
             HybridGenError: why the tree could not start, or gave up.
         """
-        with SignalQueue() as signals:
-            try:
-                for member in self._fleet.members.values():
-                    self._fleet.start(member)
-                while self._phase is not Phase.OVER:
-                    self._turn(signals)
-            finally:
-                self._fleet.close()
+        try:
+            self._fleet.start_all()
+            while self._phase is not Phase.OVER:
+                self._turn(signals)
+        finally:
+            self._fleet.close()
         if self._failure is not None:
             raise self._failure
         return self._exit_code
@@ -149,13 +157,32 @@ class Supervisor:
         for child in self._fleet.children:
             if child in ready or child.control in ready:
                 self._on_child(child, has_ended=child in ready)
-        for stop in self._admin.serve(self._phase is Phase.RUNNING and self._fleet.is_complete):
+        if self._fleet.standby in ready:
+            self._fleet.bury_standby()
+        for stop in self._admin.serve(self._is_serving):
             self._drain(self._config.drain_timeout_s if stop.timeout_s is None else stop.timeout_s)
         if self._link.is_drained() and self._phase is Phase.DRAINING:
             self._close_doors()
         if self._owner is not None and self._owner in ready:
             self._on_owner_gone()
         self._on_time()
+        if self._manager.is_there:
+            is_stopping = self._phase not in {Phase.STARTING, Phase.RUNNING}
+            self._manager.tell(
+                is_ready=self._is_serving, is_stopping=is_stopping, status=self._status()
+            )
+
+    @property
+    def _is_serving(self) -> bool:
+        return self._phase is Phase.RUNNING and self._fleet.can_serve
+
+    def _status(self) -> str:
+        members = self._fleet.members.values()
+        if self._phase is Phase.STARTING:
+            return loading_status(loaded_share(members), members)
+        if self._phase is Phase.RUNNING:
+            return serving_status(members)
+        return "finishing what runs" if self._phase is Phase.DRAINING else "ending"
 
     def _watch(self, signals: SignalQueue) -> None:
         """Poll what there is now; built anew only when the set of children has changed."""
@@ -166,6 +193,8 @@ class Supervisor:
             self._poller.add(child)
             if child.is_control_open:
                 self._poller.add(child.control)
+        if self._fleet.standby.is_there:
+            self._poller.add(self._fleet.standby)
         self._poller.add(signals)
         self._poller.add(self._admin.socket)
         self._poller.add(self._link.socket)
@@ -174,19 +203,23 @@ class Supervisor:
         self._poller_version = self._fleet.version
 
     def _sleep_s(self) -> float:
-        times = [self._deadline_s, self._fleet.next_due_s(), self._link.retry_at_s]
+        dues = [self._fleet.next_due_s(), self._manager.next_due_s]
+        dues += [self._hangs.next_due_s] if self._phase in _WATCHED else []
+        times = [self._deadline_s, self._link.retry_at_s, *dues]
         wake_s = min((time_s for time_s in times if time_s is not None), default=None)
         return MAX_SLEEP_S if wake_s is None else min(MAX_SLEEP_S, max(0.0, wake_s - self._clock()))
 
     def _on_time(self) -> None:
         self._fleet.start_due()
         self._link.flush()
+        if self._phase in _WATCHED:
+            self._hangs.look()
         if self._phase is Phase.STOPPING and not self._fleet.children:
             self._phase = Phase.OVER
         if self._deadline_s is None or self._clock() < self._deadline_s:
             return
         if self._phase is Phase.STARTING:
-            self._fail(self._start_timeout())
+            self._fail(start_timed_out(self._fleet.members.values(), self._config.start_timeout_s))
         elif self._phase is Phase.DRAINING:
             logger.warning("the drain limit is over; the rest is ended")
             self._stop()
@@ -204,6 +237,8 @@ class Supervisor:
                 self._listener.child_progress(name, fact)
             elif isinstance(fact, WorkerReady):
                 self._on_ready(child)
+        if self._phase is Phase.STARTING:
+            self._show_load(loaded_share(self._fleet.members.values()))
         if has_ended:
             self._on_end(child)
         elif was_open and not child.is_control_open:
@@ -215,19 +250,26 @@ class Supervisor:
             self._listener.child_ready(child.plan.name, sum(ready), len(ready))
             if all(ready):
                 self._phase, self._deadline_s = Phase.RUNNING, None
+                self._show_load(1.0)
                 self._listener.tree_ready()
+                self._fleet.keep_standby()
             return
         if self._phase is Phase.STOPPING:
             return  # it was still starting when the stop came
         logger.info("%s is back (incarnation %d)", child.plan.name, child.incarnation)
+        self._fleet.keep_standby()
         if self._phase is Phase.DRAINING and child.plan.role is Role.COSCHEDULER:
             left_s = max(0.0, (self._deadline_s or 0.0) - DRAIN_SLACK_S - self._clock())
             self._link.send(DrainTree(left_s))  # its predecessor took the order with it
 
+    def _show_load(self, share: float) -> None:
+        """For gateways, whose clients wait."""
+        self._segments.board.line(0).set("loaded_permille", round(share * 1000))
+
     def _on_end(self, child: Child) -> None:
         member = self._fleet.bury(child)
         if self._phase is Phase.STARTING:
-            self._fail(_root_cause(child, member))
+            self._fail(start_failed(child, member))
         elif self._are_doors_closed and child.plan.role is Role.GATEWAY:
             self._close_doors()
         elif self._phase in {Phase.RUNNING, Phase.DRAINING}:
@@ -238,33 +280,27 @@ class Supervisor:
         budget = self._budgets[role]
         decision = budget.spend(was_ready=child.ready is not None)
         gives_up = decision.is_spent and budget.policy.when_spent is SpentAction.EXIT
+        is_awaited = role is Role.SAMPLER and self._fleet.standby.is_there
+        delay_s = 0.0 if is_awaited and not decision.is_spent else decision.delay_s
         logger.warning(
             "%s (pid %d, incarnation %d) %s; %s",
             child.plan.name,
             child.pid,
             child.incarnation,
             member.last_exit,
-            "no restart is left" if gives_up else f"restart in {decision.delay_s:.1f} s",
+            "no restart is left" if gives_up else f"restart in {delay_s:.1f} s",
         )
         if role is not Role.COSCHEDULER:
             died = WorkerDied(
-                role.label, child.plan.index, child.incarnation, member.last_exit, decision.is_spent
+                *(role.label, child.plan.index, child.incarnation, member.last_exit),
+                is_final=decision.is_spent,
+                served=None if member.served is None else SlotEvent(*member.served),
             )
             self._link.send(died)
         if gives_up:
             self._give_up(member)
             return
-        if role is Role.GPU:
-            self._replace_ring(member.num_spawns + 1)
-        member.due_s = self._clock() + decision.delay_s
-
-    def _replace_ring(self, epoch: int) -> None:
-        """The logit ring belongs to the dead gpu process: replaced with it, never repaired."""
-        fds = self._segments.replace_ring(epoch)
-        names = sorted(fds)
-        self._fleet.order_pool(
-            Role.SAMPLER, ReplaceRing(epoch, names), [fds[name] for name in names]
-        )
+        member.due_s, member.is_budget_spent = self._clock() + delay_s, decision.is_spent
 
     def _give_up(self, member: Member) -> None:
         policy = self._budgets[member.plan.role].policy
@@ -284,7 +320,7 @@ class Supervisor:
     def _on_signal(self, signum: signal.Signals) -> None:
         self._num_stop_signals += 1
         if self._phase is Phase.STARTING:
-            self._exit_code = EXIT_INTERRUPTED if signum is signal.SIGINT else 0
+            self._exit_code = exit_code_of(signum)
             self._stop()
         elif self._num_stop_signals == 1 and self._phase is Phase.RUNNING:
             logger.info("%s: finishing what runs", signum.name)
@@ -321,6 +357,7 @@ class Supervisor:
             return
         if not self._are_doors_closed:
             self._are_doors_closed = True
+            self._fleet.stop_listening()
             self._fleet.ask_pool_to_exit(Role.GATEWAY)
         if all(member.child is None for member in self._fleet.pool(Role.GATEWAY)):
             self._stop()
@@ -330,27 +367,9 @@ class Supervisor:
             return
         self._phase = Phase.STOPPING
         self._deadline_s = self._clock() + EXIT_GRACE_S
+        self._fleet.stop_listening()
         self._fleet.ask_to_exit()
 
     def _fail(self, error: HybridGenError) -> None:
         self._failure = self._failure or error
         self._stop()
-
-    def _start_timeout(self) -> HybridGenError:
-        late = [name for name, member in self._fleet.members.items() if not member.is_ready]
-        return StartFailed(
-            f"not ready in time: {', '.join(late)}",
-            limit=f"{self._config.start_timeout_s} s",
-            remedy="Raise --start-timeout-s, or see their own messages above",
-        )
-
-
-def _root_cause(child: Child, member: Member) -> HybridGenError:
-    """What the child itself said, else how it ended."""
-    if child.failure is not None:
-        return child.failure.error.exception()
-    return StartFailed(
-        f"{member.plan.name} ended before it was ready: {member.last_exit}",
-        remedy="Its own messages above say why; run `hybridgen doctor`",
-        process=member.plan.name,
-    )

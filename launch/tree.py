@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import weakref
+from collections.abc import Mapping
 
 import msgspec
 
@@ -95,13 +96,22 @@ def _leave_all_behind() -> None:
 os.register_at_fork(after_in_child=_leave_all_behind)
 
 
-def start_tree(config: Config, *, quiet: bool = True, timeout_s: float | None = None) -> TreeHandle:
+def start_tree(
+    config: Config,
+    *,
+    quiet: bool = True,
+    timeout_s: float | None = None,
+    log_fd: int | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> TreeHandle:
     """Start a tree and wait until every process is ready.
 
     Args:
         config: of the tree; the caller's environment adds nothing to it.
         quiet: print warnings and errors only, no phases and no banner.
         timeout_s: at most this long; the configured start limit when None.
+        log_fd: where the tree's standard error goes; the caller's own when None.
+        environment: variables on top of the caller's.
 
     Raises:
         HybridGenError: the root cause, as the process raised it that could not start.
@@ -115,7 +125,8 @@ def start_tree(config: Config, *, quiet: bool = True, timeout_s: float | None = 
         [*SERVE_COMMAND, f"--owner-fd={theirs.fileno()}", *config_flags(config)],
         pass_fds=[theirs.fileno()],
         stdin=subprocess.DEVNULL,
-        env=_environment(),
+        stderr=log_fd,
+        env={**_environment(), **(environment or {})},
         start_new_session=True,
     )
     theirs.close()

@@ -98,6 +98,21 @@ def test_one_prompt_or_many_are_told_apart(prompts: Any, expected: list[Any]) ->
     assert as_prompts(prompts) == expected
 
 
+def test_tools_are_offered_in_every_conversation(
+    tree: FakeTree,  # noqa: ARG001  # which an LLM needs
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[Any] = []
+    monkeypatch.setattr(LLM, "generate", lambda _, prompts, __: seen.extend(prompts) or [])
+    tool = {"type": "function", "function": {"name": "f"}}
+    talk = [{"role": "user", "content": "hi"}]
+    llm = LLM("mock")
+    llm.chat([talk, talk], tools=[tool])
+    llm.chat(talk)
+    llm.close()
+    assert seen == [ChatPrompt.of(talk, [tool])] * 2 + [ChatPrompt.of(talk)]
+
+
 @pytest.mark.parametrize("prompts", [None, 5, b"bytes", [1, "two"], ["", 3], [[]], [None]])
 def test_what_is_no_prompt_is_refused(prompts: Any) -> None:
     with pytest.raises(InvalidRequest):

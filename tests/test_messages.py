@@ -18,6 +18,7 @@ from hybridgen.messages import Decoder, Message, encode
 from hybridgen.request import (
     ChatMessage,
     ChatPrompt,
+    Grammar,
     IdsPrompt,
     SamplingParams,
     TextPrompt,
@@ -53,6 +54,7 @@ PARAMS = SamplingParams(
     stop=("a", "b"),
     stop_token_ids=(3,),
     logprobs=2,
+    grammar=Grammar("json_object"),
 )
 SAMPLES: dict[Any, Any] = {
     bytes: RID,
@@ -63,6 +65,7 @@ SAMPLES: dict[Any, Any] = {
     SamplingParams: PARAMS,
     Config: Config(),
     messages.Prompt: PROMPTS[2],
+    Grammar: Grammar("regex", "a+", "structured_outputs.regex"),
     messages.ErrorInfo: messages.ErrorInfo.of(QueueFull("full", value=3, retry_after_s=0.5)),
     TokenLogprob: TokenLogprob(5, -0.5, [(5, -0.5), (6, -1.5)]),
 }

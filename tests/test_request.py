@@ -11,11 +11,13 @@ from hypothesis import strategies as st
 
 from hybridgen.errors import InvalidRequest
 from hybridgen.request import (
+    MAX_GRAMMAR_BYTES,
     MAX_LOGIT_BIAS,
     MAX_STOP_TOKEN_IDS,
     ChatMessage,
     ChatPrompt,
     FinishReason,
+    Grammar,
     IdsPrompt,
     SamplingParams,
     TextPrompt,
@@ -104,6 +106,13 @@ def test_an_integer_of_any_length_is_refused_with_an_error_that_can_be_shown(
     assert "bits" in str(caught.value)
 
 
+@pytest.mark.parametrize("pattern", ["", "x" * 257, "é" * 129, "a\ud800"])
+def test_a_stop_regex_beyond_its_limits_is_refused(pattern: str) -> None:
+    with pytest.raises(InvalidRequest, match="stop_regex"):
+        SamplingParams(stop_regex=pattern).validate()
+    SamplingParams(stop_regex="é" * 128).validate()
+
+
 def test_stop_strings_at_their_limits_pass() -> None:
     SamplingParams(stop=("é" * 128, "x" * 256, ".", "\n")).validate()
 
@@ -178,7 +187,7 @@ def test_a_prompt_may_be_written_in_many_ways(given_prompt: Any, expected: Any) 
         {"role": "user", "content": "hi"},
         [{"role": "user"}],
         [{"role": "user", "content": 5}],
-        [{"role": "user", "content": "hi", "name": "x"}],
+        [{"role": "user", "content": "hi", "name": 5}],
         [{"role": "user", "content": "hi"}, 5],
     ],
 )
@@ -217,3 +226,26 @@ def test_a_deadline_that_is_none_is_refused(timeout_s: Any) -> None:
 def test_a_deadline_may_be_left_out() -> None:
     check_timeout(None)
     check_timeout(0.5)
+
+
+@pytest.mark.parametrize(
+    ("grammar", "param"),
+    [
+        (Grammar("regex", "", "mine"), "mine"),
+        (Grammar("lark", "a" * (MAX_GRAMMAR_BYTES + 1)), "grammar"),
+        (Grammar("json_object", "x"), "grammar"),
+        (Grammar("regex", "\ud800", "mine"), "mine"),
+    ],
+)
+def test_a_grammar_that_is_none_is_refused_by_its_name(grammar: Grammar, param: str) -> None:
+    with pytest.raises(InvalidRequest) as error:
+        SamplingParams(grammar=grammar).validate()
+    assert error.value.fields["param"] == param
+
+
+def test_a_grammar_ends_its_text_whatever_the_model_would_do() -> None:
+    grammar = Grammar.json_schema({"type": "object"})
+    SamplingParams(grammar=grammar).validate()
+    with pytest.raises(InvalidRequest) as error:
+        SamplingParams(grammar=grammar, ignore_eos=True).validate()
+    assert error.value.fields["param"] == "ignore_eos"

@@ -31,14 +31,10 @@ from hybridgen.models.kernels.paged_cache import PagedCache
 from hybridgen.models.kernels.workspace import Workspace
 from tools.attention_error import attention_error
 from tools.device_clock import product_rate, read_bandwidth, time_graph
-from tools.kernel_candidates import attention_candidates
 from tools.model_shapes import MODELS, ModelShape, weight_bytes, weight_rows
 
 _BLOCK_SIZE = 16
 _BF16 = torch.bfloat16
-
-#: (model, batch) → the fastest choice, where attention was measured before the step.
-BEST_ATTENTION: dict[tuple[str, int], AttentionChoice] = {}
 
 
 def main() -> int:
@@ -76,7 +72,6 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--table", type=Path, help="choices other than the stored ones")
     parser.add_argument("--ahead", type=int, help="columns asked for early, whatever is stored")
     parser.add_argument("--positions-ahead", type=int, help="the same for attention")
-    parser.add_argument("--tune-attention", action="store_true", help="try many choices")
     return parser.parse_args()
 
 
@@ -90,7 +85,6 @@ def _attention_choice(
     model: ModelShape, batch: int, options: argparse.Namespace
 ) -> AttentionChoice:
     choice = choose_attention(batch, model.num_kv_heads)
-    choice = BEST_ATTENTION.get((model.name, batch), choice)
     if options.positions_ahead is not None:
         choice = choice._replace(ahead=options.positions_ahead)
     return choice
@@ -259,36 +253,29 @@ def bench_step(step: DecodeStep, batch: int, options: argparse.Namespace, bandwi
 
 
 def bench_attention(model: ModelShape, options: argparse.Namespace, bandwidth: float) -> None:
-    """Attention of one layer: choices, memory orders, and torch on contiguous keys."""
+    """Attention of one layer: both memory orders, and torch on contiguous keys."""
     for batch, context in itertools.product(options.batches, options.contexts):
         b = Buffers(model, batch, context)
         kv_bytes = 2 * batch * context * model.num_kv_heads * model.head_dim * 2
         num_caches = max(2, min(12, -(-(240 << 20) // kv_bytes)))
         floor_us = kv_bytes / bandwidth * 1e6
-        choices = [_attention_choice(model, batch, options)]
-        if options.tune_attention:
-            choices += attention_candidates(batch, model.num_kv_heads)
+        choice = _attention_choice(model, batch, options)
         for is_head_first in (True, False):
             caches = [
                 make_cache(model, b.num_blocks, is_head_first=is_head_first)
                 for _ in range(num_caches)
             ]
-            tried = choices if is_head_first else [choices[0]]
-            times = sorted((_time_attention(model, b, caches, choice), choice) for choice in tried)
-            for took, choice in times[: 5 if is_head_first else 1]:
-                print(
-                    f"{model.name} attention, batch {batch:3}, context {context}: {took:7.1f} us "
-                    f"×{took / floor_us:.2f} {'heads' if is_head_first else 'positions'} first, "
-                    f"{tuple(choice)}",
-                    flush=True,
-                )
+            b.attended.fill_(torch.nan)
+            took = _time_attention(model, b, caches, choice)
+            print(
+                f"{model.name} attention, batch {batch:3}, context {context}: {took:7.1f} us "
+                f"×{took / floor_us:.2f} {'heads' if is_head_first else 'positions'} first, "
+                f"{tuple(choice)}",
+                flush=True,
+            )
             if is_head_first:
-                choices = [times[0][1]]
-                b.attended.fill_(torch.nan)
-                _time_attention(model, b, caches, choices[0])
                 last = caches[(max(12, len(caches)) - 1) % len(caches)]
                 print(f"{'':24} error {_error(model, b, last):.1e}")
-                BEST_ATTENTION[model.name, batch] = choices[0]
             del caches
         library = _time_library_attention(model, batch, context, num_caches)
         print(f"{'':24} torch on contiguous keys {library:7.1f} us ×{library / floor_us:.2f}")

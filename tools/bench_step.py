@@ -13,6 +13,7 @@ to the first of the next, with the cuts of the logits in it and the samplers' wo
 from __future__ import annotations
 
 import argparse
+import gc
 import itertools
 import logging
 import statistics
@@ -47,6 +48,8 @@ CONFIGS = Path(__file__).parent / "configs"
 PARAMS = SamplingParams(temperature=0.7, top_p=0.9, ignore_eos=True)
 NUM_WARM_STEPS = 16
 STAND_STILL_S = 8.0
+#: Tokens by which the first of many rows may lead the last.
+MAX_LEAD = 2048
 MAX_MODEL_LEN = 8192
 BLOCK_SIZE = 16
 
@@ -144,6 +147,7 @@ def bench_model(name: str, options: argparse.Namespace, bandwidth: float, rate: 
             bench_prefill(engine, info, num_tokens, rate, 8 * engine.max_chunk // num_tokens)
         ring.close()
     del bench, ring, engine
+    gc.collect()  # graphs and what they hold refer to each other
     torch.cuda.empty_cache()
 
 
@@ -161,7 +165,7 @@ class BatchBench(NamedTuple):
         tree, engine = self.tree, self.engine
         context = 512 if batch == 1 else 1024
         # Rows that joined first run on while the others join.
-        spare = num_steps + 3 * NUM_WARM_STEPS + 12 * batch
+        spare = num_steps + 3 * NUM_WARM_STEPS + min(12 * batch, MAX_LEAD)
         width = -(-(context + spare) // BLOCK_SIZE)
         if batch * width > engine.num_blocks:
             print(f"  {batch:5} {context:4} | {batch * width} blocks do not fit")
@@ -177,11 +181,12 @@ class BatchBench(NamedTuple):
         self._turn_until(batch, first + num_steps)
         elapsed_ms = (time.monotonic() - started_s) * 1e3
         num_done = tree.num_generated(last) - first
+        reached = context + statistics.fmean(tree.num_generated(slot) for slot in range(batch))
         sampling_us = (tree.sampling_ns() - sampled_ns) / 1e3 / num_done
         engine.is_timing = False
         self._retire(batch)
         figures = _figures(engine.marks[2:-2])
-        num_bytes = step_bytes(self.info, batch, context + num_steps // 2, is_int8=self.is_int8)
+        num_bytes = step_bytes(self.info, batch, int(reached) - num_done // 2, is_int8=self.is_int8)
         floor_ms = num_bytes / bandwidth * 1e3
         print(
             f"  {batch:5} {context:4} | {figures.step_ms:8.3f} {figures.step_ms / floor_ms:7.3f} "

@@ -57,7 +57,6 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
             "decode_attention.py:decode_attention_kernel",
             "gemv.py:gemv_kernel",
             "split_dot.py:split_dot_kernel",
-            "tma_dot.py:tma_dot_kernel",
         )
     },
 }

@@ -76,9 +76,7 @@ def linear_tasks(
                     continue
                 # Its size is compiled into the kernel for one token only.
                 size = shape.size if batch == 1 else 0
-                choice = choice._replace(  # noqa: PLW2901  what is not compiled in
-                    ahead=0, programs=min(choice.programs, 1)
-                )
+                choice = choice._replace(ahead=0)  # noqa: PLW2901  what is not compiled in
                 kind = shape.is_gated, bit, name in NORMED, name == "head"
                 if (size, *kind, choice) not in seen:
                     seen.add((size, *kind, choice))

@@ -15,20 +15,10 @@ NUM_PROCESSORS = 132
 _TILES = ((64, 128, 4), (64, 256, 4), (128, 64, 4), (128, 128, 4), (128, 128, 8), (256, 64, 8))
 #: Shared memory of a program, a little below the 232,448 there are: Triton adds to the estimate.
 MAX_SHARED_BYTES = 225_000
-#: The same for tiles that come by the tensor memory accelerator, with stages: by how many tokens.
-_TMA_TILES = {
-    16: ((128, 64, 4, 5), (128, 64, 4, 10), (128, 128, 4, 4), (128, 128, 4, 6), (256, 64, 8, 6)),
-    32: ((128, 64, 4, 4), (128, 64, 4, 9), (128, 128, 4, 4), (256, 64, 8, 5)),
-    64: ((64, 128, 4, 3), (128, 64, 4, 6), (128, 64, 8, 8), (128, 128, 8, 4), (256, 64, 8, 4)),
-    128: ((128, 64, 8, 5), (128, 128, 8, 2)),
-}
-_MAX_TMA_BYTES = 232_000  # of the 232,448 there are: what these tiles take is known exactly
-_SHARED_OF_TWO = 115_600  # what each of two programs of a processor may have
 #: Columns that programs ask for early: in the first round, and in the second for the best.
 FIRST_AHEAD = 512
 MORE_AHEAD = {
     "dot": (0, 256, 1024, 2048),
-    "tma": (0, 256, 1024, 2048),
     "gemv": (),
     "library": (),
 }
@@ -47,7 +37,7 @@ def product_candidates(name: str, shape: LinearShape, batch: int) -> Iterator[Li
         yield from linear_candidates(shape, batch, has_norm=name in NORMED)
         return
     for choice in linear_candidates(shape, batch, has_norm=batch == 1):
-        if choice.splits == 1 and (choice.num_stages <= 4 or choice.form == "tma"):
+        if choice.splits == 1 and choice.num_stages <= 4:
             yield choice
 
 
@@ -62,24 +52,6 @@ def linear_candidates(shape: LinearShape, batch: int, *, has_norm: bool) -> Iter
         yield choice
         if has_norm and block_b <= 32:
             yield choice._replace(fuses_norm=True)
-    if shape.weight_bits == 16:
-        yield from tma_candidates(shape, block_b)
-
-
-def tma_candidates(shape: LinearShape, block_b: int) -> Iterator[LinearChoice]:
-    """One or two programs on each processor; the next kernel starts beside them, or late."""
-    matrices = 2 if shape.is_gated else 1
-    for tile, block_k, warps, stages in _TMA_TILES[block_b]:
-        block_n = tile // matrices
-        shared = 2 * stages * block_k * (tile + block_b) + 4 * block_n * block_b + 16 * stages
-        if block_n < 64 or shared > _MAX_TMA_BYTES:
-            continue
-        for per_processor in (1, 2) if shared <= _SHARED_OF_TWO else (1,):
-            for yields_late in (False, True):
-                yield LinearChoice(
-                    "tma", block_n, block_k, block_b, 1, warps, stages, ahead=FIRST_AHEAD,
-                    programs=NUM_PROCESSORS * per_processor, yields_late=yields_late,
-                )  # fmt: skip
 
 
 def _dot_candidates(shape: LinearShape, block_b: int) -> Iterator[LinearChoice]:

@@ -190,8 +190,6 @@ def short(choice: LinearChoice) -> str:
         f"{choice.form} n{choice.block_n} k{choice.block_k} b{choice.block_b} s{choice.splits} "
         f"w{choice.num_warps} st{choice.num_stages} ahead {choice.ahead}"
         f"{' norm inside' if choice.fuses_norm else ''}"
-        f"{f' p{choice.programs}' if choice.programs else ''}"
-        f"{' late' if choice.yields_late else ''}"
     )
 
 

@@ -14,19 +14,22 @@ from pathlib import Path
 
 import msgspec
 
+from hybridgen import fault
 from hybridgen.clock import monotonic_s
 from hybridgen.errors import InvalidRequest, MessageCorrupt
 from hybridgen.formats.inspect import inspect_model
-from hybridgen.ipc.board import Board
+from hybridgen.ipc.board import Board, ProcessState
 from hybridgen.ipc.channel import Poller, Router, SendResult
 from hybridgen.ipc.control import ControlSocket
 from hybridgen.ipc.runtime_dir import SUPERVISOR_IDENTITY, Endpoints
 from hybridgen.ipc.slot_table import SlotTable
-from hybridgen.messages import ClientOrder, Decoder, WorkerFact, WorkerSpec
+from hybridgen.ipc.token_store import TokenStore
+from hybridgen.messages import ClientOrder, Decoder, HealthReport, WorkerFact, WorkerSpec
 from hybridgen.request import ID_BYTES
 from hybridgen.scheduler.coscheduler import Coscheduler
 from hybridgen.scheduler.outbox import Addressed, ToClient, ToWorker
 from hybridgen.scheduler.tree_shape import TreeShape
+from hybridgen.workers.journal import Journal
 from hybridgen.workers.lifecycle import IDLE_WAIT_S, WorkerContext
 
 logger = logging.getLogger(__name__)
@@ -36,6 +39,11 @@ Addressee = tuple[str, bytes]
 
 #: A full socket is tried again after this long.
 RETRY_WAIT_S = 0.01
+#: Messages that are kept for a client whose socket is full.
+MAX_WAITING = 10_000
+#: By device: from where on it pays that prompts share KV blocks. A CUDA device computes fewer
+#: tokens in no less time, and only a few prompts of a piece may go on from the cache.
+LEAST_SHARED_TOKENS = {"cuda": 256}
 #: The board is read and written at most this often: it is for people, and costs as much as a turn.
 ACCOUNT_S = 0.1
 
@@ -74,13 +82,16 @@ class CoschedulerHost:
                 num_tokenizers=_count(spec, "tokenizer"),
                 num_detokenizers=_count(spec, "detokenizer"),
                 incarnation=spec.incarnation,
+                least_shared_tokens=LEAST_SHARED_TOKENS.get(spec.config.device.device, 1),
             ),
             spec.config.scheduler,
             monotonic_s,
             draw_seed=lambda: secrets.randbits(64),
+            tokens=TokenStore(context.segment("tokens").buf),
         )
         self._board = Board(context.segment("board").buf)
         self._gpu_line = spec.worker_names.index("gpu-0")
+        self._journal = Journal(context, self._board)
         self._waiting: dict[Addressee, deque[Addressed]] = {}
         self._tick_wait_s = 0.0
         self._account_s = 0.0
@@ -95,17 +106,29 @@ class CoschedulerHost:
         """Wait for anything, handle all of it, say what there is to say."""
         wait_s = min(self._tick_wait_s, IDLE_WAIT_S)
         ready = self._poller.poll(min(wait_s, RETRY_WAIT_S) if self._waiting else wait_s)
+        self._context.line.beat()
         if self._context.control in ready:
             self._context.read_orders()
+        is_due = monotonic_s() >= self._account_s
+        if is_due:
+            self._look_at_board()
         while (received := self._workers.receive()) is not None:
             self._scheduler.handle_worker(received[1])
         while (received := self._clients.receive()) is not None:
             self._scheduler.handle_client(*received)
-        is_due = monotonic_s() >= self._account_s
+        fault.point("coscheduler.turn")
         gpu_progress = self._board.progress(self._gpu_line) if is_due else None
         self._tick_wait_s = self._scheduler.tick(gpu_progress)
         self._flush()
         self._account(is_due)
+
+    def _look_at_board(self) -> None:
+        board, names = self._board, list(enumerate(self._context.spec.worker_names))
+        samplers = [line for line, name in names if name.startswith("sampler-")]
+        self._scheduler.note_board(
+            still=[name for line, name in names if board.stands_still(line)],
+            num_samplers=sum(board.state(line) is ProcessState.READY for line in samplers),
+        )
 
     def _flush(self) -> None:
         """Send what waits, then what is new; order is kept for each addressee."""
@@ -116,10 +139,16 @@ class CoschedulerHost:
                 del self._waiting[addressee]
         for item in self._scheduler.take_outbox():
             addressee = _address(item)
-            if addressee in self._waiting:
-                self._waiting[addressee].append(item)
-            elif not self._send(addressee, item):
-                self._waiting[addressee] = deque([item])
+            queue = self._waiting.get(addressee)
+            if queue is None:
+                if not self._send(addressee, item):
+                    self._waiting[addressee] = deque([item])
+            elif _is_knock(item):
+                continue  # what waits already shows whether the client is there
+            elif isinstance(item, ToClient) and len(queue) >= MAX_WAITING:
+                self._scheduler.handle_unreachable(item)  # it reads nothing: as good as gone
+            else:
+                queue.append(item)
 
     def _send(self, addressee: Addressee, item: Addressed) -> bool:
         """False when the socket is full; who is not there is reported to the state machine."""
@@ -142,20 +171,28 @@ class CoschedulerHost:
         """One log line for each request that ended; now and then the numbers on the board."""
         finished = self._scheduler.take_finished()
         for request in finished:
-            logger.info("%s", request)
+            self._journal.finished(request)
         line = self._context.line
         line.tick(len(finished))
         if is_due:
             self._account_s = monotonic_s() + ACCOUNT_S
-            for counter, value in self._scheduler.board_counters().items():
+            counters = self._scheduler.board_counters()
+            for counter, value in counters.items():
                 line.set(counter, value)
+            self._journal.look(counters)
         else:
             self._tick_wait_s = min(self._tick_wait_s, ACCOUNT_S)  # the last change shows too
 
     def close(self) -> None:
-        """Close the sockets."""
+        """Close the sockets; spans that are not exported yet get a moment."""
+        self._journal.close()
         self._clients.close()
         self._workers.close()
+
+
+def _is_knock(item: Addressed) -> bool:
+    """Whether the message answers nothing and is sent only to see whether it can be."""
+    return isinstance(item.message, HealthReport) and not item.message.request_id
 
 
 def _address(item: Addressed) -> Addressee:

@@ -6,8 +6,11 @@ close). All new text for one client goes out as one frame per wake-up.
 
 from __future__ import annotations
 
+import contextlib
+import logging
 from pathlib import Path
 
+from hybridgen import fault
 from hybridgen.clock import Clock, monotonic_s
 from hybridgen.config import Config
 from hybridgen.errors import HybridGenError, MessageCorrupt, SlowReader
@@ -31,14 +34,19 @@ from hybridgen.messages import (
     SubscribeText,
     TextDelta,
     TextDeltas,
+    TextFinished,
     TextOrder,
     TextUnknown,
     WorkerAttached,
     WorkerSpec,
 )
+from hybridgen.request import FinishReason
 from hybridgen.text.delivery import Delivery, SharedViews
+from hybridgen.text.delivery_meter import DeliveryMeter
 from hybridgen.text.vocabulary import build_vocabulary
 from hybridgen.workers.lifecycle import IDLE_WAIT_S, WorkerContext
+
+logger = logging.getLogger(__name__)
 
 #: A blocked socket is tried again after this long; nothing wakes us when it drains.
 RETRY_WAIT_S = 0.01
@@ -86,6 +94,7 @@ class Detokenizer:
         self._by_slot: dict[int, Delivery] = {}  # also the others, until the slot goes on
         self._by_request: dict[tuple[bytes, bytes], Delivery] = {}  # those, by client and request
         self._has_blocked = False
+        self._meter = DeliveryMeter(context.line)
 
     def introduce(self, answers: int = 0) -> None:
         """Tell the coscheduler that this incarnation is here, and what it works on."""
@@ -107,6 +116,7 @@ class Detokenizer:
     def turn(self) -> None:
         """Wait for anything, then move every text on."""
         ready = self._poller.poll(RETRY_WAIT_S if self._has_blocked else IDLE_WAIT_S)
+        self._context.line.beat()
         if self._doorbell in ready:
             self._doorbell.clear()
         if self._context.control in ready:
@@ -138,8 +148,20 @@ class Detokenizer:
     def _open_text(self, order: OpenText) -> None:
         if self._views.slots.load(order.slot, SlotWord.EPOCH) != order.epoch:
             return  # the order is older than the slot's present occupant
-        text = Delivery(order.slot, order.epoch, self._views, self._vocabulary, self._clock())
         self._forget(order.slot)
+        try:
+            text = Delivery(
+                order.slot,
+                order.epoch,
+                self._views,
+                self._vocabulary,
+                self._clock(),
+                beat=self._context.line.beat,
+            )
+        except HybridGenError as error:  # damaged parameters: this request ends, others go on
+            self._coscheduler.tell(ReaderLost(order.slot, order.epoch, ErrorInfo.of(error)))
+            self._coscheduler.tell(_nothing_delivered(order))
+            return
         self._open[text.slot] = self._by_slot[text.slot] = text
         self._by_request[text.client_id, text.request_id] = text
 
@@ -158,7 +180,11 @@ class Detokenizer:
             self._clients.send(client_id, TextUnknown(order.request_id))
             return
         now_s = self._clock()
-        self._count(text.advance(now_s))
+        num_tokens = self._advance(text, now_s)
+        if num_tokens is None:
+            self._clients.send(client_id, TextUnknown(order.request_id))
+            return
+        self._count(num_tokens)
         text.subscribe(order.token_offset, order.char_offset, now_s)
         self._open[text.slot] = text
 
@@ -170,19 +196,39 @@ class Detokenizer:
         )
 
     def _deliver(self) -> None:
-        now_s = self._clock()
+        began_s = now_s = self._clock()
         num_tokens = 0
         by_client: dict[bytes, list[Delivery]] = {}
-        for text in self._open.values():
-            num_tokens += text.advance(now_s)
+        for text in list(self._open.values()):
+            num_tokens += self._advance(text, now_s) or 0
             if text.has_unsent and text.is_subscribed:
                 by_client.setdefault(text.client_id, []).append(text)
+        self._context.line.serve_nobody()
         self._has_blocked = False
+        advanced_s = self._clock()
         for client_id, texts in by_client.items():
             self._send(client_id, texts, now_s)
+        if self._open:
+            self._account(advanced_s - began_s, self._clock() - advanced_s)
         for text in list(self._open.values()):
             self._settle(text, now_s)
+        self._context.line.set("open_texts", len(self._open))
         self._count(num_tokens)
+
+    def _advance(self, text: Delivery, now_s: float) -> int | None:
+        """New tokens of a text; None when its words were damaged: it ends, others go on."""
+        self._context.line.serve(text.slot, text.epoch)
+        try:
+            return text.advance(now_s)
+        except HybridGenError as error:
+            logger.warning("slot %d cannot be read: %s", text.slot, str(error))
+            self._lose_reader(text, error, now_s)
+            return None
+
+    def _account(self, detokenize_s: float, send_s: float) -> None:
+        line = self._context.line
+        line.add("detokenize_ns", round(detokenize_s * 1e9))
+        line.add("send_ns", round(send_s * 1e9))
 
     def _count(self, num_tokens: int) -> None:
         if num_tokens:
@@ -206,12 +252,13 @@ class Detokenizer:
                 pairs.append((text, delta))
         if not pairs:
             return
+        fault.point("detokenizer.send")
         result = self._clients.send(client_id, TextDeltas([delta for _, delta in pairs]))
         if result is SendResult.SENT:
+            sent_s = self._clock()
+            self._meter.sent(pairs, sent_s)
             for text, delta in pairs:
-                text.mark_sent(delta, now_s)
-            self._context.line.add("deltas", len(pairs))
-            self._context.line.add("frames", 1)
+                text.mark_sent(delta, sent_s)
         elif result is SendResult.BLOCKED:
             self._has_blocked = True
             self._context.line.add("blocked_sends", 1)
@@ -243,6 +290,17 @@ class Detokenizer:
         if text.is_reported:
             return
         text.close()
-        text.advance(now_s)
+        with contextlib.suppress(HybridGenError):  # it may be what is being reported here
+            text.advance(now_s)
         self._coscheduler.tell(ReaderLost(text.slot, text.epoch, ErrorInfo.of(error)))
         self._coscheduler.tell(text.report())
+
+
+def _nothing_delivered(order: OpenText) -> TextFinished:
+    return TextFinished(
+        slot=order.slot,
+        epoch=order.epoch,
+        num_tokens=0,
+        num_chars=0,
+        finish_reason=int(FinishReason.CANCELLED),
+    )

@@ -14,12 +14,15 @@ import time
 
 import numpy as np
 
+from hybridgen import fault
+from hybridgen.errors import OutOfDeviceMemory
 from hybridgen.ipc.logit_ring import LogitRing
 from hybridgen.ipc.sampled_ring import SampledRing
 from hybridgen.ipc.slot_table import SlotTable, SlotWord
 from hybridgen.ipc.token_store import TokenStore
+from hybridgen.messages import ErrorInfo
 from hybridgen.models.device_engine import DeviceEngine, Output
-from hybridgen.scheduler.batch_row import SAMPLED_DTYPE
+from hybridgen.scheduler.batch_row import SAMPLED_DTYPE, check_results
 from hybridgen.scheduler.device_batch import DeviceBatch
 from hybridgen.scheduler.device_row import StepPlan
 from hybridgen.scheduler.row_parameters import RowParameters, read_parameters
@@ -35,8 +38,6 @@ logger = logging.getLogger(__name__)
 SAMPLER_WAIT_US = 20_000
 #: … and this often while there is prefill to enqueue or to wait for, or the host publishes.
 BUSY_WAIT_US = 200
-#: A step or a piece of prefill may take this long before the process counts as hanging.
-STEP_LIMIT_NS = 60 * 10**9
 #: A released device must be through with what was enqueued within this time.
 QUIET_LIMIT_S = 10.0
 
@@ -56,6 +57,7 @@ class DeviceRing:
         self._has_cuts = self._hand_off.has_cuts and self._ring.cut_capacity > 0
         self._sampling = SamplingPlace(spec.config.device.sample_on_gpu)
         self._finished_ns = 0  # when the last step was over; 0: it was not an ordinary one
+        self._stepped_ns = 0  # when the last step was over; 0: no step was due since
         self._lanes = LiveLanes(context)
         self._spin_us = max(0, spec.config.pools.spin_us)
         self._batch = DeviceBatch(
@@ -68,7 +70,9 @@ class DeviceRing:
         )
         self._plans: collections.deque[StepPlan] = collections.deque()  # in flight
         self._last: StepPlan | None = None  # the newest
-        self._prefill = PrefillLane(context, engine, self._batch, self._tokens)
+        self._prefill = PrefillLane(
+            context, engine, self._batch, self._tokens, self._ring.vocab_size
+        )
         self._desk = OrderDesk(context, self._batch, engine.num_blocks)
 
     @property
@@ -85,10 +89,11 @@ class DeviceRing:
         self._desk.take_orders()
         self._prefill.collect()
         if self._batch.is_idle:
+            self._stepped_ns = 0
+            self._context.line.beat()
             self._desk.send_report(self._ring.latest)
             self._desk.rest(IDLE_WAIT_S)
             return
-        self._context.line.set_busy_until_ns(time.monotonic_ns() + STEP_LIMIT_NS)
         self._spread_over_live_lanes()
         self._enqueue_steps()
         self._prefill.begin()
@@ -121,11 +126,24 @@ class DeviceRing:
             plan = self._batch.plan_step(step, wants_device=wants_device)
             if plan is None:
                 return
-            self._enqueue(plan)
+            fault.point("gpu.step")
+            try:
+                self._compute(plan)
+            except OutOfDeviceMemory as error:
+                said = str(error)  # not the error itself, which holds everything that it passed
+                logger.warning("step %d of %d rows is given back: %s", step, plan.num_rows, said)
+                self._context.line.add("memory_full", 1)
+                self._batch.give_back(ErrorInfo.of(error))
+                return
+            self._publish(plan)
             self._prefill.step_begun()
 
-    def _enqueue(self, plan: StepPlan) -> None:
-        """Everything of one step; the headers are in the ring before the device can publish."""
+    def _compute(self, plan: StepPlan) -> None:
+        """What the device has to do; the headers are in the ring before it can publish.
+
+        Raises:
+            OutOfDeviceMemory: what was enqueued changes nothing that anybody will read.
+        """
         engine, step, last = self._engine, plan.step, self._last
         self._ring.write_records(step, plan.records.view(np.uint8).data, plan.num_rows)
         if len(plan.indices):
@@ -139,10 +157,12 @@ class DeviceRing:
                 self._hand_off.await_lanes(answered, last.lanes)
             engine.forward(plan.num_decode, step, answered)
         engine.emit(step, plan.num_decode, plan.logits_slots, self._output_of(plan))
-        self._hand_off.publish(step)
-        self._ring.announce(step)
+
+    def _publish(self, plan: StepPlan) -> None:
+        self._hand_off.publish(plan.step)
+        self._ring.announce(plan.step)
         if self._has_cuts and not plan.is_on_device:
-            engine.copy_rows_aside(step, plan.num_rows)
+            self._engine.copy_rows_aside(plan.step, plan.num_rows)
         self._plans.append(plan)
         self._last = plan
 
@@ -167,12 +187,17 @@ class DeviceRing:
         self._note_time(plan)
         self._prefill.step_done()
         results = np.frombuffer(self._sampled.raw(plan.step, plan.num_rows), dtype=SAMPLED_DTYPE)
+        check_results(results, self._ring.vocab_size)
         self._batch.complete(plan.step, results["token_id"], results["flags"])
         line = self._context.line
         line.tick()
         line.add("steps", 1)
         line.add("rows", plan.num_rows)
-        line.add("sample_wait_ns", time.monotonic_ns() - started_ns)
+        line.set("open_steps", len(self._plans))
+        done_ns = time.monotonic_ns()
+        line.add("sample_wait_ns", done_ns - started_ns)
+        line.add("step_ns", done_ns - (self._stepped_ns or started_ns))
+        self._stepped_ns = done_ns
 
     def _note_time(self, plan: StepPlan) -> None:
         """Measure a step if it follows another, and nothing was computed beside either."""
@@ -197,6 +222,10 @@ class DeviceRing:
         wait_us = SAMPLER_WAIT_US if is_calm else BUSY_WAIT_US
         is_done = self._sampled.wait_done(step, lane, self._spin_us, wait_us)
         if not is_done:
+            if self._ring.latest >= step:  # it is the sampler's turn, not the device's
+                self._context.line.beat()
+            else:
+                self._engine.is_quiet()  # a device that failed says so when it is asked
             if is_calm:
                 self._context.read_orders()
             self._prefill.collect()
@@ -210,6 +239,7 @@ class DeviceRing:
 
     def _work_on_prefill(self) -> None:
         """No step is in flight: enqueue the piece, or wait a moment for the device."""
+        self._stepped_ns = 0
         if not self._prefill.is_sending:
             self._desk.rest(BUSY_WAIT_US / 1e6)
         while self._prefill.is_sending:

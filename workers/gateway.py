@@ -2,7 +2,7 @@
 
 Everything runs on one event loop in this process: the application, the client's sockets, the
 orders of the supervisor. It holds nothing that must survive it: when it dies its clients see a
-reset, the coscheduler ends their requests, and the next incarnation listens on the same port.
+reset, the coscheduler ends their requests, and the next incarnation accepts on the same socket.
 """
 
 from __future__ import annotations
@@ -20,16 +20,25 @@ from hybridgen.client.limits import ClientLimits
 from hybridgen.config import Config, ModelSection
 from hybridgen.errors import HybridGenError
 from hybridgen.formats.inspect import inspect_model
-from hybridgen.ipc.board import COUNTER_NAMES, BoardLine, ProcessState, Role
+from hybridgen.ipc.board import Board, ProcessState
 from hybridgen.ipc.control import ControlSocket
 from hybridgen.ipc.runtime_dir import gateway_prefix
 from hybridgen.messages import WorkerSpec
 from hybridgen.server.app import App
+from hybridgen.server.counters import Counters
+from hybridgen.server.hosts import AllowedHosts
 from hybridgen.server.key_file import read_keys
 from hybridgen.server.limits import ServerLimits
+from hybridgen.server.origins import AllowedOrigins
 from hybridgen.server.request_limits import RequestLimits
+from hybridgen.server.routing import Route
 from hybridgen.server.served_models import ServedModels
+from hybridgen.server.tool_support import ToolSupport
+from hybridgen.text.template_source import template_source
+from hybridgen.text.tool_calls.registry import call_format
 from hybridgen.text.vocabulary import build_vocabulary
+from hybridgen.workers.connection_watch import ConnectionWatch
+from hybridgen.workers.gateway_account import GatewayAccount
 from hybridgen.workers.http_server import HttpServer
 from hybridgen.workers.lifecycle import WorkerContext
 
@@ -58,10 +67,9 @@ def run(spec: WorkerSpec, control: ControlSocket) -> int:
 
 
 async def serve(context: WorkerContext) -> None:
-    """Listen, serve until the order to exit, drain.
+    """Serve until the order to exit, drain.
 
     Raises:
-        AddressUnavailable: the port is taken.
         ConfigError: a key file or certificate that cannot be used.
         InternalError: the HTTP server ended without being asked.
     """
@@ -69,13 +77,22 @@ async def serve(context: WorkerContext) -> None:
     limits = ClientLimits(close_timeout_s=CLIENT_CLOSE_S)
     prefix = gateway_prefix(spec.index, spec.incarnation)
     async with AsyncClient(spec.runtime_dir, limits=limits, prefix=prefix) as client:
-        app = make_app(client, spec)
-        server = HttpServer(app, spec.config.http)
+        counters = Counters()
+        board = Board(context.segment("board").buf)
+        account = GatewayAccount(spec, board, context.line, counters)
+        app = make_app(client, spec, board, counters=counters, routes=account.routes())
+        server = HttpServer(app, spec.config.http, spec.listener_fd)
+        watch = ConnectionWatch(spec.config.http.port, app.traffic)
         orders = Orders(context)
         server.start()
         tasks = [
             asyncio.create_task(work)
-            for work in (server.wait_failed(), orders.wait_exit(), report(context, client, app))
+            for work in (
+                server.wait_failed(),
+                orders.wait_exit(),
+                report(context, client, account),
+                watch.run(),
+            )
         ]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -106,10 +123,15 @@ async def drain(app: App, orders: Orders, timeout_s: float) -> None:
         await app.wait_idle(CUT_S)
 
 
-def make_app(client: AsyncClient, spec: WorkerSpec) -> App:
+def make_app(
+    client: AsyncClient, spec: WorkerSpec, board: Board, *, counters: Counters, routes: list[Route]
+) -> App:
     """The application for a tree."""
     config: Config = spec.config
-    vocabulary = build_vocabulary(inspect_model(spec.model_path, config).tokenizer)
+    tokenizer = inspect_model(spec.model_path, config).tokenizer
+    vocabulary = build_vocabulary(tokenizer)
+    template = template_source(tokenizer, config.model.chat_template)
+    calls = call_format(template, config.model.tool_call_parser)
     models = ServedModels(
         names=model_names(config.model),
         created=int(time.time()),
@@ -120,11 +142,20 @@ def make_app(client: AsyncClient, spec: WorkerSpec) -> App:
         models,
         vocabulary,
         keys=read_keys(config.http.api_key_file),
+        hosts=AllowedHosts.of(config.http),
+        origins=AllowedOrigins.of(config.http),
+        counters=counters,
+        routes=routes,
+        has_console=config.http.console,
+        loaded_share=lambda: board.snapshot(0).counters.get("loaded_permille", 0) / 1000,
         limits=ServerLimits(
+            is_lenient=config.http.lenient,
             max_body_bytes=config.http.max_body_bytes,
             slow_reader_timeout_s=config.scheduler.slow_reader_timeout_s,
             request=RequestLimits(
-                max_model_len=config.model.max_model_len, vocab_size=vocabulary.vocab_size
+                max_model_len=config.model.max_model_len,
+                vocab_size=vocabulary.vocab_size,
+                tools=ToolSupport.of(calls, vocabulary),
             ),
         ),
     )
@@ -185,12 +216,15 @@ class Orders:
             self._exit.set_result(None)
 
 
-async def report(context: WorkerContext, client: AsyncClient, app: App) -> None:
+async def report(context: WorkerContext, client: AsyncClient, account: GatewayAccount) -> None:
     """Tell the supervisor that this process can work, then keep the board up to date."""
     if context.spec.incarnation == 1:
         await wait_served(client)
     context.ready()
-    await account(app, context.line)
+    while True:
+        account.look()
+        context.line.beat()
+        await asyncio.sleep(ACCOUNT_S)
 
 
 async def wait_served(client: AsyncClient) -> None:
@@ -202,18 +236,6 @@ async def wait_served(client: AsyncClient) -> None:
         except HybridGenError as error:
             logger.debug("no word from the coscheduler: %s", error)
         await asyncio.sleep(HEALTH_PAUSE_S)
-
-
-async def account(app: App, line: BoardLine) -> None:
-    """Copy the application's counters to the board, for as long as the task lives."""
-    shown = 0
-    while True:
-        requests = app.counters.requests
-        line.tick(requests - shown)
-        shown = requests
-        for name in COUNTER_NAMES[Role.GATEWAY]:
-            line.set(name, getattr(app.counters, name))
-        await asyncio.sleep(ACCOUNT_S)
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:

@@ -16,21 +16,24 @@ import time
 import numpy as np
 import numpy.typing as npt
 
+from hybridgen import fault
 from hybridgen.formats.inspect import inspect_model
 from hybridgen.formats.model_info import ModelInfo
 from hybridgen.ipc.control import ControlSocket
 from hybridgen.ipc.logit_ring import LogitRing
 from hybridgen.ipc.sampled_ring import SampledRing
-from hybridgen.ipc.token_store import TokenStore
+from hybridgen.ipc.token_store import TokenStore, check_ids
 from hybridgen.messages import WorkerSpec
+from hybridgen.models.device_error import device_loss
 from hybridgen.models.engine import Engine, FloatArray
-from hybridgen.models.registry import load_engine
-from hybridgen.scheduler.batch_row import SAMPLED_DTYPE, PrefillChunk
+from hybridgen.models.registry import Progress, load_engine
+from hybridgen.scheduler.batch_row import SAMPLED_DTYPE, PrefillChunk, check_results
 from hybridgen.scheduler.step_batch import StepBatch
 from hybridgen.workers.device_ring import DeviceRing
 from hybridgen.workers.lifecycle import IDLE_WAIT_S, WorkerContext
 from hybridgen.workers.live_lanes import LiveLanes
 from hybridgen.workers.order_desk import OrderDesk
+from hybridgen.workers.start_phases import StartPhases
 
 #: hg_row records (HEADER_DTYPE), one per row of a step.
 RowRecords = npt.NDArray[np.void]
@@ -39,24 +42,42 @@ logger = logging.getLogger(__name__)
 
 #: While samplers work, the loop looks at its orders and at the samplers' health this often.
 SAMPLER_WAIT_US = 20_000
-#: A step or a prefill chunk may take this long before the process counts as hanging.
-STEP_LIMIT_NS = 60 * 10**9
+#: A prefill chunk may take this long for each of its tokens, beyond what any process may take.
+CHUNK_LIMIT_NS_PER_TOKEN = 50 * 10**6
 
 
 def run(spec: WorkerSpec, control: ControlSocket) -> int:
     """Load the model and run steps until told to exit; the exit code."""
     context = WorkerContext(spec, control)
+    phases = StartPhases.of_this_process()
+    phases.begin("reading the model's description")
     info = inspect_model(spec.model_path, spec.config)
-    ring, note = _make_ring(context, info)
-    ring.introduce()
-    context.ready(note=note)
-    while not context.should_exit:
-        ring.turn()
+    phases.begin("loading libraries")
+
+    def on_progress(fraction: float, phase: str) -> None:
+        phases.begin(phase)
+        context.report_progress(fraction, phase)
+
+    try:
+        ring, note = _make_ring(context, info, on_progress)
+        phases.begin("making the ring")
+        ring.introduce()
+        context.ready(note=note)
+        logger.info("ready after %s", phases)
+        while not context.should_exit:
+            ring.turn()
+    except Exception as error:
+        lost = device_loss(error)
+        if lost is None:
+            raise
+        raise lost from error
     ring.close()
     return 0
 
 
-def _make_ring(context: WorkerContext, info: ModelInfo) -> tuple[ComputeRing | DeviceRing, str]:
+def _make_ring(
+    context: WorkerContext, info: ModelInfo, on_progress: Progress
+) -> tuple[ComputeRing | DeviceRing, str]:
     """The loop for the configured device, and what to say about it."""
     config = context.spec.config
     if config.device.device == "cuda":
@@ -65,11 +86,11 @@ def _make_ring(context: WorkerContext, info: ModelInfo) -> tuple[ComputeRing | D
 
         # This process is pinned to one CPU; reading weights takes several of the tree's.
         cpus = os.sched_getaffinity(context.spec.supervisor_pid)
-        device_engine = load_cuda_engine(info, config, context.report_progress, cpus)
+        device_engine = load_cuda_engine(info, config, on_progress, cpus)
         device_ring = DeviceRing(context, device_engine)
         note = f"{device_engine.num_blocks} KV blocks, hand-off by {device_ring.hand_off_name}"
         return device_ring, note
-    engine = load_engine(info, config, context.report_progress)
+    engine = load_engine(info, config, on_progress)
     return ComputeRing(context, engine), f"{engine.num_blocks} KV blocks"
 
 
@@ -112,7 +133,6 @@ class ComputeRing:
         if self._batch.is_idle:
             self._rest()
             return
-        self._context.line.set_busy_until_ns(time.monotonic_ns() + STEP_LIMIT_NS)
         step = self._ring.latest + 1
         self._ring.begin(step)
         logits = self._logits[step % self._ring.depth]
@@ -132,6 +152,7 @@ class ComputeRing:
         rows = self._batch.decode_rows()
         if rows.num_rows == 0:
             return
+        fault.point("gpu.step")
         started_ns = time.monotonic_ns()
         self._engine.decode(rows.ids, rows.positions, rows.block_tables, logits[: rows.num_rows])
         line = self._context.line
@@ -141,6 +162,7 @@ class ComputeRing:
         line.add("step_ns", time.monotonic_ns() - started_ns)
 
     def _rest(self) -> None:
+        self._context.line.beat()
         self._desk.send_report(self._ring.latest)
         self._desk.rest(IDLE_WAIT_S)
 
@@ -159,13 +181,19 @@ class ComputeRing:
         return num_tokens
 
     def _run_chunk(self, chunk: PrefillChunk, logits_out: FloatArray | None) -> None:
+        line, num_tokens = self._context.line, chunk.stop - chunk.start
         started_ns = time.monotonic_ns()
-        ids = np.asarray(self._tokens.row(chunk.slot)[chunk.start : chunk.stop])
+        line.set_busy_until_ns(started_ns + num_tokens * CHUNK_LIMIT_NS_PER_TOKEN)
+        line.serve(chunk.slot, chunk.epoch)
+        fault.point("gpu.prefill")
+        ids = np.asarray(self._tokens.row(chunk.slot)[chunk.start : chunk.stop]).copy()
+        check_ids(int(ids.min()), int(ids.max()), self._ring.vocab_size)
         self._engine.prefill(ids, chunk.start, chunk.blocks, logits_out)
         self._batch.prefill_done(chunk)
-        line = self._context.line
+        line.serve_nobody()
+        line.set_busy_until_ns(0)
         line.tick()
-        line.add("prefill_tokens", len(ids))
+        line.add("prefill_tokens", num_tokens)
         line.add("prefill_ns", time.monotonic_ns() - started_ns)
 
     def _sample(self, step: int) -> int:
@@ -185,18 +213,22 @@ class ComputeRing:
                 return len(records)
             step = self._publish_again(step, records)
         self._context.line.add("sample_wait_ns", time.monotonic_ns() - started_ns)
-        results = np.frombuffer(self._sampled.raw(step, len(records)), dtype=SAMPLED_DTYPE)
+        self._context.line.set("open_steps", 0)
+        results = np.frombuffer(self._sampled.raw(step, len(records)), dtype=SAMPLED_DTYPE).copy()
+        check_results(results, self._ring.vocab_size)
         self._batch.apply_arrays(results["token_id"], results["flags"])
         return len(records)
 
     def _publish(self, step: int, records: RowRecords) -> None:
         self._ring.write_records(step, records.view(np.uint8).data, len(records))
         self._ring.publish(step)
+        self._context.line.set("open_steps", 1)
 
     def _await_samplers(self, step: int, records: RowRecords) -> bool:
         """Until each lane of the step is done; False to give up on it."""
         for lane in set(records["lane"].tolist()):
             while not self._sampled.wait_done(step, lane, self._spin_us, SAMPLER_WAIT_US):
+                self._context.line.beat()  # it is the sampler's turn
                 self._context.read_orders()
                 if self._context.should_exit or self._is_lost(lane):
                     return False
@@ -208,16 +240,24 @@ class ComputeRing:
         return bool(self._lanes.ready) and lane not in self._lanes.ready
 
     def _publish_again(self, step: int, records: RowRecords) -> int:
-        """Hand a step whose sampler died to the others, as the next step; returns its number.
+        """Hand the rows of samplers that died to others, as the next step; returns its number.
 
         Rows that were done before give the same token again: it is read back, not chosen anew.
+        The old step is taken back before the lanes are looked at: whoever is found ready has its
+        own rows in the new step, and whoever comes later finds nothing of the old one to repeat,
+        so no row has two writers.
         """
         again = step + 1
+        self._ring.begin(step)
         self._ring.begin(again)
         old, new = (self._logits[number % self._ring.depth] for number in (step, again))
         new[: len(records)] = old[: len(records)]
-        records["lane"] = np.resize(self._lanes.ready, len(records))
-        logger.warning("step %d goes to samplers %s again as %d", step, self._lanes.ready, again)
+        self._spread_over_live_lanes()
+        ready = self._lanes.ready
+        is_gone = ~np.isin(records["lane"], ready)
+        if ready and is_gone.any():
+            records["lane"][is_gone] = np.resize(ready, is_gone.sum())
+        logger.warning("step %d goes to samplers %s again as %d", step, ready, again)
         self._publish(again, records)
         return again
 

@@ -22,9 +22,9 @@ from typing import NoReturn
 
 import setproctitle
 
-from hybridgen import log
-from hybridgen.errors import HybridGenError, InternalError, PeerGone, StartFailed
-from hybridgen.ipc import _native
+from hybridgen import fault, log
+from hybridgen.errors import DeviceLost, HybridGenError, InternalError, PeerGone, StartFailed
+from hybridgen.ipc import _native, stack_dump
 from hybridgen.ipc.board import Board, BoardLine, ProcessState, Role
 from hybridgen.ipc.control import ControlSocket
 from hybridgen.ipc.segment import Segment, SegmentKind
@@ -48,6 +48,8 @@ SPEC_TIMEOUT_S = 10.0
 #: Loops look at their control socket and flags at least this often, also when nothing wakes them.
 IDLE_WAIT_S = 1.0
 EXIT_ORPHANED = 70
+#: The end of a traceback says most; a control frame holds 128 KiB.
+MAX_TRACEBACK_CHARS = 32 * 1024
 
 SEGMENT_KINDS = {
     "slots": SegmentKind.SLOTS,
@@ -105,6 +107,7 @@ class WorkerContext:
     def wait_for_ring(self) -> tuple[Segment, Segment] | None:
         """The (logits, sampled) segments of the next gpu incarnation; None when told to exit."""
         while self._new_ring is None and not self.should_exit:
+            self.line.beat()
             order = self._receive_order(IDLE_WAIT_S)
             if isinstance(order, DrainWorker):
                 self.should_exit = True
@@ -142,23 +145,37 @@ class WorkerContext:
 
 
 def main(argv: list[str]) -> int:
-    """Run one worker; the exit code of the process."""
+    """Run one worker; the exit code of the process.
+
+    Args:
+        argv: name, control descriptor, and for a process that waits to become a worker the entry
+            to load meanwhile, its title and the supervisor's process id.
+    """
     control = ControlSocket(int(argv[1]))
+    is_standby = len(argv) > 2
     try:
-        spec = _receive_spec(control)
+        if is_standby:
+            _stand_by(*argv[2:])
+        spec = _receive_spec(control, is_standby=is_standby)
     except PeerGone:
         return EXIT_ORPHANED
     except HybridGenError as error:
         return _report_failure(control, error)
-    _tie_to_parent(spec.supervisor_pid)
+    if not is_standby:
+        _tie_to_parent(spec.supervisor_pid)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    stack_dump.register()
     name = f"{spec.role}-{spec.index}"
     setproctitle.setproctitle(f"hybridgen:{spec.instance}:{name}")
-    log.setup(name, spec.config.server.log_level)
+    log.setup(name, spec.config.server.log_level, spec.config.server.log_format)
     try:
+        fault.arm(os.environ, name, spec.incarnation)
         if spec.cpus:
             os.sched_setaffinity(0, spec.cpus)
         return _load_entry(spec.entry)(spec, control)
+    except DeviceLost as error:
+        # The driver may wait for the dead device for ever while a process ends in good order.
+        os._exit(_report_failure(control, error))
     except HybridGenError as error:
         return _report_failure(control, error)
     except Exception as error:  # noqa: BLE001  # the process boundary: the cause must reach the supervisor
@@ -166,8 +183,18 @@ def main(argv: list[str]) -> int:
         return _report_failure(control, bug)
 
 
-def _receive_spec(control: ControlSocket) -> WorkerSpec:
+def _stand_by(entry: str, title: str, supervisor_pid: str) -> None:
+    """Do ahead of the spec what does not depend on it."""
+    _tie_to_parent(int(supervisor_pid))
+    setproctitle.setproctitle(title)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _load_entry(entry)
+
+
+def _receive_spec(control: ControlSocket, *, is_standby: bool = False) -> WorkerSpec:
     received = control.receive(SPEC_TIMEOUT_S)
+    while received is None and is_standby:
+        received = control.receive(SPEC_TIMEOUT_S)
     spec = _decode_order(received[0]) if received is not None else None
     if not isinstance(spec, WorkerSpec):
         raise StartFailed(
@@ -188,13 +215,15 @@ def _load_entry(entry: str) -> Callable[[WorkerSpec, ControlSocket], int]:
 
 def _report_failure(control: ControlSocket, error: HybridGenError) -> int:
     """Tell the supervisor, which shows the cause; nobody else does."""
-    text = traceback.format_exc()
+    text = traceback.format_exc()[-MAX_TRACEBACK_CHARS:]
     logger.debug("%s", text)
     try:
         control.send(encode(WorkerFailed(ErrorInfo.of(error), text)))
     except PeerGone:
         logger.error("%s", error)
         return EXIT_ORPHANED
+    except HybridGenError as unsent:
+        logger.error("%s; the supervisor cannot be told: %s", error, unsent)
     return error.exit_code
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Protocol
 
+import msgspec
+
 from hybridgen.ipc.channel import Dealer, Poller
 from hybridgen.ipc.runtime_dir import Endpoints
 from hybridgen.messages import (
@@ -91,7 +93,8 @@ class OrderDesk:
         """Send what happened since the last report, if anything."""
         report = self._batch.take_report(step)
         if report is not None:
-            self._coscheduler.tell(report)
+            incarnation = self._context.spec.incarnation
+            self._coscheduler.tell(msgspec.structs.replace(report, incarnation=incarnation))
 
     def rest(self, timeout_s: float) -> None:
         """Sleep until an order comes, at most so long."""

@@ -12,23 +12,32 @@ was announced; from then on it looks at ``latest`` until the step is there: with
 
 A device publishes a step as soon as what most rows come to is there: their cuts. Rows whose cut
 gives the token are done in the first call. Others are left: those that need the complete row, for
-which the loop looks at ``whole`` in the same way, and those whose last token another lane has yet
-to write. It calls again until none is.
+which the loop looks at ``whole`` in the same way, those whose last token another lane has yet to
+write, and those whose grammar has not said what may come. It calls again until none is. What a
+grammar allows next is worked out once a token is there, while the next step is being computed.
 """
 
 from __future__ import annotations
 
 import itertools
 import time
+from typing import NamedTuple
 
+from hybridgen import fault
 from hybridgen.errors import InternalError
 from hybridgen.ipc.control import ControlSocket
 from hybridgen.ipc.doorbell import Doorbell
 from hybridgen.ipc.header import Memory
 from hybridgen.ipc.logit_ring import POISON, LogitRing
+from hybridgen.ipc.sampled_ring import SampledRing
+from hybridgen.ipc.slot_table import SlotTable
+from hybridgen.ipc.token_store import TokenStore
 from hybridgen.messages import WorkerSpec
 from hybridgen.sampling import _native
+from hybridgen.sampling.lazy_matchers import LazyMatchers
+from hybridgen.sampling.row_masks import RowMasks
 from hybridgen.workers.lifecycle import IDLE_WAIT_S, WorkerContext
+from hybridgen.workers.undone_row import first_undone
 
 #: On a machine where waiters spin, how long one spins for a step that a device computes.
 DEVICE_SPIN_US = 30_000
@@ -38,8 +47,20 @@ DEVICE_NAP_US = 50
 #: looks; not at the first, since mostly one is enough and a device stands still meanwhile.
 LOOKS_PER_READ = 200
 
-#: What one native call did: see ``Lane.rest_of_step``.
-Report = tuple[int, int, int, int, int, int, int, int, int]
+
+class Report(NamedTuple):
+    """What one native call did; the fields of ``Lane.rest_of_step``, in its order."""
+
+    elapsed_ns: int
+    num_rows: int
+    num_tokens: int
+    detokenizers: int  # bit i: detokenizer i has something to do
+    num_stale: int
+    num_invalid: int
+    num_cut: int
+    num_left: int  # rows that were not done …
+    num_early: int  # … of them those that another lane has to do first,
+    num_unmasked: int  # and those whose grammar has not said what may come
 
 
 def run(spec: WorkerSpec, control: ControlSocket) -> int:
@@ -65,6 +86,12 @@ class Sampler:
         self._slots = context.segment("slots").buf
         self._tokens = context.segment("tokens").buf
         self._logprobs = context.segment("logprobs").buf
+        self._masks = RowMasks(
+            SlotTable(self._slots),
+            TokenStore(self._tokens),
+            LazyMatchers(context.spec.model_path, config),
+            beat=context.line.beat,
+        )
         self._doorbells = [
             Doorbell(context.spec.doorbell_fds[name])
             for name in context.spec.worker_names
@@ -73,6 +100,7 @@ class Sampler:
         self._attach(context.segment("logits").buf, context.segment("sampled").buf)
 
     def _attach(self, logits: Memory, sampled: Memory) -> None:
+        self._context.line.serve_nobody()  # who was named was named for a step of the old ring
         self._ring = LogitRing(logits)
         self._native = _native.Lane(
             logits, sampled, self._slots, self._tokens, self._logprobs, self._lane
@@ -81,6 +109,15 @@ class Sampler:
         # process is already writing the step after the latest over the oldest.
         latest = self._ring.latest
         self._seen = 0 if latest == POISON else max(0, latest - (self._ring.depth - 1))
+        self._is_repeating = self._context.spec.incarnation > 1 and self._name_undone(sampled)
+
+    def _name_undone(self, sampled: Memory) -> bool:
+        """Say which row the predecessor ended at, in case that it did so because of it."""
+        slots = SlotTable(self._slots)
+        row = first_undone(self._ring, SampledRing(sampled), slots, self._lane)
+        if row is not None:
+            self._context.line.serve(row.slot, row.epoch)
+        return row is not None
 
     def turn(self, timeout_s: float) -> None:
         """Wait for the next step and do this lane's rows of it."""
@@ -91,11 +128,18 @@ class Sampler:
                 self._attach(ring[0].buf, ring[1].buf)
             return
         if step == self._seen:
+            self._context.line.beat()
             self._context.read_orders()
             return
+        fault.point("sampler.sample")
         self._tell(report)
         self._do_rest(step, report)
+        if self._masks:
+            self._masks.fill(self._native, step)
         self._seen = step
+        if self._is_repeating and step >= latest:
+            self._is_repeating = False
+            self._context.line.serve_nobody()
 
     def _next_step(self, timeout_us: int) -> tuple[int, int, Report]:
         """The ring's ``latest`` once it is new or the time is over, and what came of it."""
@@ -114,31 +158,36 @@ class Sampler:
 
     def _take(self, spin_us: int, timeout_us: int) -> tuple[int, int, Report]:
         try:
-            return self._native.next_step(self._seen, spin_us, timeout_us)
+            latest, step, report = self._native.next_step(self._seen, spin_us, timeout_us)
         except ValueError as error:
             raise InternalError(str(error)) from error
+        return latest, step, Report._make(report)
 
     def _do_rest(self, step: int, report: Report) -> None:
-        """Rows that were left: those of other lanes before them, and those without a cut."""
-        num_left, num_early = report[-2:]
+        """Rows that were left: without a cut, without a mask, or with another lane before them."""
         num_looks = 0
-        while num_left:
-            is_there = self._await_turn(step, num_looks) if num_early else self._await_whole(step)
+        while report.num_left:
+            if report.num_unmasked:
+                is_there = self._masks.fill(self._native, step) > 0 or self._is_awaited(step)
+            elif report.num_early:
+                is_there = self._await_turn(step, num_looks)
+            else:
+                is_there = self._await_whole(step)
             if not is_there:
                 return
             num_looks += 1
             try:
-                report = self._native.rest_of_step(step)
+                report = Report._make(self._native.rest_of_step(step))
             except ValueError as error:
                 raise InternalError(str(error)) from error
             self._tell(report)
-            num_left, num_early = report[-2:]
 
     def _await_turn(self, step: int, num_looks: int) -> bool:
         """Give another lane a moment for its rows of the step before; False as in _await_whole."""
         if num_looks >= LOOKS_PER_READ or self._spin_us == 0:
             time.sleep(DEVICE_NAP_US / 1e6)
         if (num_looks + 1) % LOOKS_PER_READ == 0:
+            self._context.line.beat()
             self._context.read_orders()
         return self._is_awaited(step)
 
@@ -155,6 +204,7 @@ class Sampler:
                 return True
             spin_us = 0
             if (look + 1) % LOOKS_PER_READ == 0:
+                self._context.line.beat()
                 self._context.read_orders()
             if not self._is_awaited(step):
                 break
@@ -162,21 +212,21 @@ class Sampler:
 
     def _tell(self, report: Report) -> None:
         """Wake the detokenizers of the rows that were done, and count them."""
-        elapsed_ns, num_rows, num_tokens, detokenizers, num_stale, num_invalid, num_cut, *_ = report
-        if num_rows == 0:
+        if report.num_rows == 0:
             return
+        detokenizers = report.detokenizers
         while detokenizers:
             lowest = detokenizers & -detokenizers
             self._doorbells[lowest.bit_length() - 1].ring()
             detokenizers ^= lowest
         line = self._context.line
         line.tick()
-        line.add("rows", num_rows)
-        line.add("tokens", num_tokens)
-        line.add("sampling_ns", elapsed_ns)
-        if num_stale:
-            line.add("stale_rows", num_stale)
-        if num_invalid:
-            line.add("invalid_rows", num_invalid)
-        if num_cut:
-            line.add("cut_rows", num_cut)
+        line.add("rows", report.num_rows)
+        line.add("tokens", report.num_tokens)
+        line.add("sampling_ns", report.elapsed_ns)
+        if report.num_stale:
+            line.add("stale_rows", report.num_stale)
+        if report.num_invalid:
+            line.add("invalid_rows", report.num_invalid)
+        if report.num_cut:
+            line.add("cut_rows", report.num_cut)

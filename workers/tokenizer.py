@@ -1,13 +1,20 @@
-"""The tokenizer: chat template + text → ids, written into the slot's token row."""
+"""The tokenizer: chat template + text → ids, written into the slot's token row.
+
+It also compiles the grammar and the stop_regex of a request, only to refuse one that is malformed
+or too costly before anything is computed for it.
+"""
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
+from hybridgen import fault
 from hybridgen.errors import HybridGenError
 from hybridgen.formats.inspect import inspect_model
 from hybridgen.ipc.channel import Dealer, Poller
 from hybridgen.ipc.control import ControlSocket
+from hybridgen.ipc.pulse import PROBE_SLOT
 from hybridgen.ipc.runtime_dir import Endpoints
 from hybridgen.ipc.slot_table import SlotTable, SlotWord
 from hybridgen.ipc.token_store import TokenStore
@@ -24,7 +31,10 @@ from hybridgen.messages import (
     WorkerAttached,
     WorkerSpec,
 )
+from hybridgen.sampling.grammar_check import MAX_COMPILE_S, GrammarCheck
+from hybridgen.sampling.lazy_matchers import LazyMatchers
 from hybridgen.text.prompt_encoder import PromptEncoder, build_prompt_encoder
+from hybridgen.text.regex_automaton import regex_automaton
 from hybridgen.workers.lifecycle import IDLE_WAIT_S, WorkerContext
 
 
@@ -34,7 +44,10 @@ def run(spec: WorkerSpec, control: ControlSocket) -> int:
     info = inspect_model(spec.model_path, spec.config)
     slots = SlotTable(context.segment("slots").buf)
     encoder = build_prompt_encoder(
-        info.tokenizer, spec.config.model.chat_template, max_model_len=slots.max_model_len
+        info.tokenizer,
+        spec.config.model.chat_template,
+        max_model_len=slots.max_model_len,
+        tool_call_parser=spec.config.model.tool_call_parser,
     )
     coscheduler = Dealer(
         Endpoints(Path(spec.runtime_dir)).workers, context.name.encode(), Decoder(TokenizerOrder)
@@ -47,6 +60,7 @@ def run(spec: WorkerSpec, control: ControlSocket) -> int:
     poller.add(control)
     while not context.should_exit:
         poller.poll(IDLE_WAIT_S)
+        context.line.beat()
         context.read_orders()
         tokenizer.serve_waiting()
     coscheduler.close()
@@ -68,6 +82,9 @@ class Tokenizer:
         self._coscheduler = coscheduler
         self._slots = slots
         self._tokens = TokenStore(context.segment("tokens").buf)
+        spec = context.spec
+        matchers = LazyMatchers(spec.model_path, spec.config, MAX_COMPILE_S)
+        self._grammars = GrammarCheck(matchers)
 
     def introduce(self, answers: int = 0) -> None:
         """Tell the coscheduler that this incarnation is here."""
@@ -83,24 +100,36 @@ class Tokenizer:
         while (order := self._coscheduler.receive()) is not None:
             if isinstance(order, EncodePrompt):
                 if self._slots.load(order.slot, SlotWord.EPOCH) == order.epoch:
+                    self._context.line.serve(order.slot, order.epoch)
                     self._coscheduler.tell(self._encode(order))
+                    self._context.line.serve_nobody()
             elif isinstance(order, EncodeProbe):
+                self._context.line.serve(PROBE_SLOT, order.probe_id)
                 self._coscheduler.tell(self._probe(order))
+                self._context.line.serve_nobody()
             elif isinstance(order, AttachWorker):
                 self.introduce(order.coscheduler_incarnation)
 
     def _encode(self, order: EncodePrompt) -> PromptEncoded | PromptRejected:
-        line = self._context.line
+        fault.point("tokenizer.encode")
+        line, spec = self._context.line, self._context.spec
+        who = (spec.incarnation, spec.index)
         line.tick()
+        started_ns = time.monotonic_ns()
         try:
+            if order.grammar is not None:
+                self._grammars.check(order.grammar)
+            if order.stop_regex is not None:
+                regex_automaton(order.stop_regex)
             ids = self._encoder.encode(order.prompt)
         except HybridGenError as error:
             line.add("rejected", 1)
-            return PromptRejected(order.slot, order.epoch, ErrorInfo.of(error))
+            return PromptRejected(order.slot, order.epoch, ErrorInfo.of(error), *who)
         self._tokens.write(order.slot, 0, ids)
+        line.add("encode_ns", time.monotonic_ns() - started_ns)
         line.add("prompts", 1)
         line.add("tokens", len(ids))
-        return PromptEncoded(order.slot, order.epoch, len(ids))
+        return PromptEncoded(order.slot, order.epoch, len(ids), *who)
 
     def _probe(self, order: EncodeProbe) -> ProbeEncoded:
         try:

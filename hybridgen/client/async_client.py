@@ -9,7 +9,7 @@ from hybridgen.client.address import Address
 from hybridgen.client.async_pump import AsyncPump
 from hybridgen.client.async_stream import AsyncStream
 from hybridgen.client.limits import ADMIN_TIMEOUT_S, ClientLimits
-from hybridgen.client.order import checked_params, checked_prompt
+from hybridgen.client.order import checked_params, checked_prompt, checked_traceparent
 from hybridgen.client.peer import ADMIN, COSCHEDULER
 from hybridgen.errors import PeerGone
 from hybridgen.messages import (
@@ -67,14 +67,16 @@ class AsyncClient:
         *,
         timeout_s: float | None = None,
         priority: int = 0,
+        traceparent: str = "",
     ) -> AsyncStream:
         """Begin a request; returns at once, needs the running loop.
 
         Args:
-            prompt: a text, token ids, or messages.
+            prompt: a text, token ids, messages, or a ``ChatPrompt`` with tools.
             params: how to sample; ``None`` takes the defaults.
             timeout_s: deadline of the whole request; ``None`` takes the server's.
             priority: higher goes first among waiting requests.
+            traceparent: the caller's W3C trace context, for the server's logs and spans.
 
         Raises:
             InvalidRequest: a parameter is out of range (checked here), or the prompt is none.
@@ -90,7 +92,14 @@ class AsyncClient:
             cancel=lambda: pump.cancel(request_id),
             abandon=lambda: pump.abandon(request_id),
         )
-        request_id = pump.submit(wanted, params, stream, timeout_s=timeout_s, priority=priority)
+        request_id = pump.submit(
+            wanted,
+            params,
+            stream,
+            timeout_s=timeout_s,
+            priority=priority,
+            traceparent=checked_traceparent(traceparent),
+        )
         return stream
 
     async def generate(

@@ -50,10 +50,13 @@ class AsyncPump:
         *,
         timeout_s: float | None,
         priority: int,
+        traceparent: str,
     ) -> bytes:
         """Open a request whose events go to ``sink``."""
         self._check_open()
-        request_id = self._session.submit(prompt, params, timeout_s=timeout_s, priority=priority)
+        request_id = self._session.submit(
+            prompt, params, timeout_s=timeout_s, priority=priority, traceparent=traceparent
+        )
         self._sinks[request_id] = sink
         self._has_submitted = True
         self._advance()

@@ -31,6 +31,11 @@ class AsyncStream:
         self._end: End | None = None
         self._waiter: asyncio.Future[None] | None = None
 
+    @property
+    def ended(self) -> End | None:
+        """The end as the server states it; None while the request runs."""
+        return self._end
+
     def take(self, chunk: StreamChunk) -> None:
         """The next piece of text (called by the client)."""
         self._arrived.append(chunk)

@@ -8,7 +8,7 @@ from queue import SimpleQueue
 
 from hybridgen.client.address import Address
 from hybridgen.client.limits import ADMIN_TIMEOUT_S, ClientLimits
-from hybridgen.client.order import checked_params, checked_prompt
+from hybridgen.client.order import checked_params, checked_prompt, checked_traceparent
 from hybridgen.client.peer import ADMIN, COSCHEDULER
 from hybridgen.client.pump import Pump
 from hybridgen.client.sink import Completion, Sink
@@ -66,14 +66,16 @@ class Client:
         *,
         timeout_s: float | None = None,
         priority: int = 0,
+        traceparent: str = "",
     ) -> Stream:
         """Begin a request and return at once.
 
         Args:
-            prompt: a text, token ids, or messages.
+            prompt: a text, token ids, messages, or a ``ChatPrompt`` with tools.
             params: how to sample; ``None`` takes the defaults.
             timeout_s: deadline of the whole request; ``None`` takes the server's.
             priority: higher goes first among waiting requests.
+            traceparent: the caller's W3C trace context, for the server's logs and spans.
 
         Raises:
             InvalidRequest: a parameter is out of range (checked here), or the prompt is none.
@@ -86,7 +88,14 @@ class Client:
             cancel=lambda: self._pump.cancel(request_id),
             abandon=lambda: self._pump.abandon(request_id),
         )
-        request_id = self.submit_to(stream, wanted, params, timeout_s=timeout_s, priority=priority)
+        request_id = self.submit_to(
+            stream,
+            wanted,
+            params,
+            timeout_s=timeout_s,
+            priority=priority,
+            traceparent=traceparent,
+        )
         return stream
 
     def submit_to(
@@ -97,6 +106,7 @@ class Client:
         *,
         timeout_s: float | None = None,
         priority: int = 0,
+        traceparent: str = "",
     ) -> bytes:
         """Begin a request whose events go to ``sink`` (called in the client's own thread).
 
@@ -110,6 +120,7 @@ class Client:
             sink,
             timeout_s=timeout_s,
             priority=priority,
+            traceparent=checked_traceparent(traceparent),
         )
 
     def abandon(self, request_id: bytes) -> None:

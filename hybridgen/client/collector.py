@@ -39,6 +39,7 @@ class Collector:
         return RequestOutput(
             prompt_token_ids=ids,
             num_prompt_tokens=end.num_prompt_tokens,
+            num_cached_tokens=end.num_cached_tokens,
             token_ids=self._token_ids,
             text="".join(self._texts),
             finish_reason=end.finish_reason,

@@ -15,6 +15,7 @@ class End(msgspec.Struct, frozen=True, kw_only=True):
 
     finish_reason: str
     num_prompt_tokens: int = 0
+    num_cached_tokens: int = 0
     num_tokens: int = 0
     seed: int = 0
     error: HybridGenError | None = None

@@ -110,6 +110,7 @@ class OpenRequest:
         return End(
             finish_reason=finished.finish_reason,
             num_prompt_tokens=finished.num_prompt_tokens,
+            num_cached_tokens=finished.num_cached_tokens,
             num_tokens=finished.num_tokens,
             seed=self.seed or 0,
             error=error or self._excess(finished),

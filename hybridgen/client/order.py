@@ -7,6 +7,7 @@ import msgspec
 from hybridgen.errors import InvalidRequest
 from hybridgen.messages import encode
 from hybridgen.request import Prompt, PromptLike, SamplingParams, as_prompt
+from hybridgen.trace_context import TraceContext
 
 _prompt_decoder: msgspec.msgpack.Decoder[Prompt] = msgspec.msgpack.Decoder(Prompt)
 
@@ -46,3 +47,20 @@ def checked_params(params: SamplingParams | None) -> SamplingParams:
         ) from None
     wanted.validate()
     return wanted
+
+
+def checked_traceparent(traceparent: str) -> str:
+    """The W3C trace context, or nothing where nothing was given.
+
+    Raises:
+        InvalidRequest: it is malformed.
+    """
+    if traceparent and TraceContext.parse(traceparent) is None:
+        raise InvalidRequest(
+            "the traceparent is malformed",
+            param="traceparent",
+            value=ascii(traceparent[:100]),
+            limit="00-<32 hex digits>-<16 hex digits>-<2 hex digits>",
+            remedy="Pass one as the W3C describes it, or none",
+        )
+    return traceparent

@@ -68,10 +68,13 @@ class Pump:
         *,
         timeout_s: float | None,
         priority: int,
+        traceparent: str,
     ) -> bytes:
         """Open a request whose events go to ``sink``."""
         with self._changing_session() as session:
-            request_id = session.submit(prompt, params, timeout_s=timeout_s, priority=priority)
+            request_id = session.submit(
+                prompt, params, timeout_s=timeout_s, priority=priority, traceparent=traceparent
+            )
             self._sinks[request_id] = sink
             self._has_submitted = True
         return request_id

@@ -107,6 +107,7 @@ class Session:
         *,
         timeout_s: float | None = None,
         priority: int = 0,
+        traceparent: str = "",
     ) -> bytes:
         """Open a request and return its id."""
         now_s = self._clock()
@@ -116,6 +117,7 @@ class Session:
             params=params,
             timeout_s=timeout_s,
             priority=priority,
+            traceparent=traceparent,
         )
         request = OpenRequest(order, now_s, self._limits)
         if not self._requests:

@@ -66,7 +66,12 @@ class PrefillRun(Protocol):
     """One piece of prefill on its way through the device."""
 
     def advance(self, num_layers: int = 1) -> bool:
-        """Enqueue the next layers; False when all of the piece is enqueued."""
+        """Enqueue the next layers; False when all of the piece is enqueued.
+
+        Raises:
+            OutOfDeviceMemory: nothing more of the piece will be enqueued, and ``is_done`` says
+                when the device is through with the rest; its rows are to be computed again.
+        """
         ...
 
     def is_done(self) -> bool:
@@ -144,11 +149,18 @@ class DeviceEngine(Protocol):
             step: its number.
             answered: step whose answers of the samplers are the tokens to decode; 0: the device
                 chose them itself.
+
+        Raises:
+            OutOfDeviceMemory: its rows have to be computed again from their prompts on.
         """
         ...
 
     def emit(self, step: int, num_decode: int, logits_slots: Sequence[int], output: Output) -> None:
-        """Put the logits of the decoded rows, then those of ``logits_slots``, into the ring."""
+        """Put the logits of the decoded rows, then those of ``logits_slots``, into the ring.
+
+        Raises:
+            OutOfDeviceMemory: as ``forward``.
+        """
         ...
 
     def copy_rows_aside(self, step: int, num_rows: int) -> None:

@@ -76,25 +76,32 @@ static void refuse_vocab(size_t vocab) {
 }
 
 PyDoc_STRVAR(sample_row_doc,
-             "sample_row(logits, sampling, history, prompt_len, variant=0, /)\n--\n\n"
+             "sample_row(logits, sampling, history, prompt_len, variant=0, mask=None, /)\n--\n\n"
              "Choose one token: float32 logits, a packed struct hg_sampling, int32 ids of prompt\n"
-             "and output so far (their number is the absolute position).\n\n"
+             "and output so far (their number is the absolute position), and the ids that may\n"
+             "come as Lane.set_mask takes them, in whole words of 8 bytes.\n\n"
              "Returns (token_id, row_error, logprob, [(token_id, logprob), ...]); token_id is -1\n"
              "with a row_error, logprob is NaN when none was asked for.");
 
 static PyObject *sample_row(PyObject *self, PyObject *const *args, Py_ssize_t nargs) {
     (void)self;
-    if (check_count("sample_row", nargs, 4, 5))
+    if (check_count("sample_row", nargs, 4, 6))
         return NULL;
     size_t prompt_len = PyLong_AsSize_t(args[3]);
     if (PyErr_Occurred())
         return NULL;
     const struct hg_lanes *lanes = nargs > 4 ? variant_at(args[4]) : variants[0];
-    Py_buffer views[3];
+    Py_buffer views[3], mask = {0};
     if (!lanes || get_all(args, views, 3, PyBUF_SIMPLE))
         return NULL;
+    if (nargs > 5 && args[5] != Py_None && PyObject_GetBuffer(args[5], &mask, PyBUF_SIMPLE)) {
+        release_all(views, 3);
+        return NULL;
+    }
     PyObject *result = NULL;
     const char *problem = check_row_arguments(&views[0], &views[1], &views[2], prompt_len);
+    if (!problem && mask.buf && (size_t)mask.len < (size_t)(views[0].len / 4 + 63) / 64 * 8)
+        problem = "mask must have a word of 8 bytes for each 64 logits";
     size_t vocab = (size_t)views[0].len / 4;
     struct hg_scratch *scratch = problem || vocab > HG_MAX_VOCAB ? NULL : hg_scratch_get(vocab);
     if (problem) {
@@ -107,11 +114,12 @@ static PyObject *sample_row(PyObject *self, PyObject *const *args, Py_ssize_t na
         struct hg_choice choice;
         enum hg_row_error row_error;
         Py_BEGIN_ALLOW_THREADS
-        row_error = hg_sample_row(lanes, scratch, views[0].buf, vocab, views[1].buf, views[2].buf,
-                                  prompt_len, (size_t)views[2].len / 4, &choice);
+        row_error = hg_sample_row(lanes, scratch, views[0].buf, vocab, views[1].buf, mask.buf,
+                                  views[2].buf, prompt_len, (size_t)views[2].len / 4, &choice);
         Py_END_ALLOW_THREADS
         result = choice_to_python(row_error, &choice);
     }
+    PyBuffer_Release(&mask);
     release_all(views, 3);
     return result;
 }
@@ -154,7 +162,7 @@ static PyObject *sample_step(PyObject *self, PyObject *const *args, Py_ssize_t n
     int failed;
     Py_BEGIN_ALLOW_THREADS
     failed = hg_open_segments(segments, &opened, error, sizeof error) ||
-             hg_sample_step(&opened, lanes, step, lane, is_rest, &r, error, sizeof error);
+             hg_sample_step(&opened, lanes, NULL, step, lane, is_rest, &r, error, sizeof error);
     Py_END_ALLOW_THREADS
     release_all(views, HG_NUM_ARGS);
     if (failed) {

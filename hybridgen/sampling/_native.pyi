@@ -2,10 +2,16 @@ from typing import Self, TypeAlias, final
 
 from typing_extensions import Buffer
 
-Report: TypeAlias = tuple[int, int, int, int, int, int, int, int, int]
+Report: TypeAlias = tuple[int, int, int, int, int, int, int, int, int, int]
 
 def sample_row(
-    logits: Buffer, sampling: Buffer, history: Buffer, prompt_len: int, variant: int = 0, /
+    logits: Buffer,
+    sampling: Buffer,
+    history: Buffer,
+    prompt_len: int,
+    variant: int = 0,
+    mask: Buffer | None = None,
+    /,
 ) -> tuple[int, int, float, list[tuple[int, float]]]: ...
 def sample_step(
     logits: Buffer,
@@ -34,6 +40,8 @@ class Lane:
     ) -> Self: ...
     def next_step(self, seen: int, spin_us: int, timeout_us: int, /) -> tuple[int, int, Report]: ...
     def rest_of_step(self, step: int, /) -> Report: ...
+    def due_masks(self, step: int, /) -> list[tuple[int, int, int]]: ...
+    def set_mask(self, slot: int, epoch: int, position: int, bits: Buffer | None, /) -> None: ...
 
 def weights(
     logits: Buffer, top: float, temperature: float, out: Buffer, variant: int = 0, /

@@ -19,7 +19,7 @@ struct candidates {
 
 static int needs_row(const struct hg_sampling *p, size_t num_generated) {
     int is_banning = p->min_tokens > 0 && num_generated < (size_t)p->min_tokens;
-    return is_banning || p->num_logprobs >= 0 || p->num_bias > 0 ||
+    return is_banning || p->grammar_kind || p->num_logprobs >= 0 || p->num_bias > 0 ||
            p->repetition_penalty != 1.0f || p->presence_penalty != 0.0f ||
            p->frequency_penalty != 0.0f;
 }
@@ -63,34 +63,43 @@ static int holds_all_kept(const struct hg_view *v, const struct hg_cut *cut,
     return hg_sum_candidates(v, count) >= share * cut->total;
 }
 
-int32_t hg_cut_choose(const struct hg_lanes *lanes, struct hg_scratch *scratch,
-                      const struct hg_cut *cut, size_t capacity, uint64_t step, size_t vocab,
-                      const struct hg_sampling *p, size_t prompt_len, size_t position,
-                      int has_token) {
-    int is_answer = cut->step == step && !needs_row(p, position - prompt_len);
-    if (has_token) /* its whole row may never come */
-        return is_answer && cut->state == HG_CUT_TOKEN && (size_t)(uint32_t)cut->token_id < vocab
-                   ? cut->token_id
-                   : HG_CUT_INVALID;
-    if (!is_answer)
-        return HG_CUT_UNSURE;
-    int is_greedy = p->temperature < HG_MIN_TEMPERATURE;
-    float scale = is_greedy ? 0.0f : hg_scale_of((double)p->temperature);
-    int has_candidates = cut->state == HG_CUT_CANDIDATES || cut->state == HG_CUT_TOKEN;
-    if (!has_candidates || cut->scale != scale || cut->count > capacity || cut->count > vocab)
-        return HG_CUT_UNSURE;
-    const float *value = (const float *)(cut + 1);
-    struct candidates c = {value, (const int32_t *)(value + capacity), cut->count};
+/* Choose among the candidates, which lie in the scratch. */
+static int32_t choose_candidate(const struct hg_lanes *lanes, struct hg_scratch *scratch,
+                                const struct hg_cut *cut, size_t vocab,
+                                const struct hg_sampling *p, float scale, size_t position) {
+    struct candidates c = {scratch->value, scratch->id, cut->count};
     int32_t first = first_of_top(cut, &c, vocab);
     if (first < 0)
         return HG_CUT_UNSURE;
-    if (is_greedy)
+    if (scale == 0.0f)
         return first;
     struct hg_view v = {.lanes = lanes, .scratch = scratch, .vocab = vocab};
-    hg_take_candidates(scratch, c.value, c.id, c.count);
     /* The top logit alone weighs 1. */
     if (!(cut->total >= 1.0) || !holds_all_kept(&v, cut, p, c.count))
         return HG_CUT_UNSURE;
     return hg_draw_kept(&v, p, c.count, cut->threshold, cut->top, scale, cut->total,
                         hg_uniform(p->seed, position));
+}
+
+int32_t hg_cut_choose(const struct hg_lanes *lanes, struct hg_scratch *scratch,
+                      const struct hg_cut *shared, size_t capacity, uint64_t step, size_t vocab,
+                      const struct hg_sampling *p, size_t prompt_len, size_t position,
+                      int has_token) {
+    const struct hg_cut cut = *shared; /* what was checked once cannot change any more */
+    int is_answer = cut.step == step && !needs_row(p, position - prompt_len);
+    if (has_token) /* its whole row may never come */
+        return is_answer && cut.state == HG_CUT_TOKEN && (size_t)(uint32_t)cut.token_id < vocab
+                   ? cut.token_id
+                   : HG_CUT_INVALID;
+    if (!is_answer)
+        return HG_CUT_UNSURE;
+    int is_greedy = p->temperature < HG_MIN_TEMPERATURE;
+    float scale = is_greedy ? 0.0f : hg_scale_of((double)p->temperature);
+    int has_candidates = cut.state == HG_CUT_CANDIDATES || cut.state == HG_CUT_TOKEN;
+    if (!has_candidates || cut.scale != scale || cut.count > capacity || cut.count > vocab)
+        return HG_CUT_UNSURE;
+    const float *value = (const float *)(shared + 1);
+    hg_take_candidates(scratch, value, (const int32_t *)(value + capacity), cut.count);
+    int32_t id = choose_candidate(lanes, scratch, &cut, vocab, p, scale, position);
+    return id < 0 || (size_t)id < vocab ? id : HG_CUT_UNSURE;
 }

@@ -20,7 +20,7 @@
 #define HG_CUT_INVALID (-2)
 
 /* Returns the token; or HG_CUT_UNSURE when the whole row has to say: where the parameters change
- * logits or ask for log-probabilities, and where the cut is of another step or temperature, proves
+ * logits, mask them or ask for log-probabilities, and where the cut is of another step or temperature, proves
  * nothing, or contradicts itself.
  *
  * With `has_token` the device already goes on with what it chose, and nothing else can be the

@@ -8,6 +8,7 @@ struct lane {
     Py_buffer views[HG_NUM_ARGS]; /* keep the mappings for as long as the lane is there */
     struct hg_segments segments;
     const struct hg_lanes *lanes;
+    struct hg_masks masks;
     uint64_t index;
 };
 
@@ -26,6 +27,11 @@ static int open_views(struct lane *self, uint64_t index) {
         return -1;
     }
     self->index = index;
+    if (hg_masks_open(&self->masks, self->segments.slots.num_slots,
+                      self->segments.logits.vocab_size)) {
+        PyErr_NoMemory();
+        return -1;
+    }
     return 0;
 }
 
@@ -62,6 +68,7 @@ static void lane_dealloc(PyObject *object) {
     PyTypeObject *type = Py_TYPE(object);
     for (int i = 0; i < HG_NUM_ARGS; i++)
         PyBuffer_Release(&self->views[i]); /* nothing, where none is held */
+    hg_masks_close(&self->masks);
     PyObject_Free(object);
     Py_DECREF(type);
 }
@@ -86,8 +93,9 @@ static PyObject *refuse(uint64_t step, const char *error) {
 }
 
 static PyObject *report_to_python(const struct hg_step_report *r) {
-    return Py_BuildValue("(KKKKKKKKK)", r->elapsed_ns, r->num_rows, r->num_tokens, r->detokenizers,
-                         r->num_stale, r->num_invalid, r->num_cut, r->num_left, r->num_early);
+    return Py_BuildValue("(KKKKKKKKKK)", r->elapsed_ns, r->num_rows, r->num_tokens,
+                         r->detokenizers, r->num_stale, r->num_invalid, r->num_cut, r->num_left,
+                         r->num_early, r->num_unmasked);
 }
 
 PyDoc_STRVAR(next_step_doc,
@@ -111,8 +119,8 @@ static PyObject *next_step(PyObject *object, PyObject *const *args, Py_ssize_t n
     char error[200];
     int failed;
     Py_BEGIN_ALLOW_THREADS
-    failed = hg_next_step(&self->segments, self->lanes, self->index, seen, spin_ns, timeout_ns,
-                          &turn, error, sizeof error);
+    failed = hg_next_step(&self->segments, self->lanes, &self->masks, self->index, seen, spin_ns,
+                          timeout_ns, &turn, error, sizeof error);
     Py_END_ALLOW_THREADS
     if (failed)
         return refuse(turn.step, error);
@@ -124,8 +132,8 @@ PyDoc_STRVAR(rest_of_step_doc,
              "rest_of_step(step, /)\n--\n\n"
              "Do the rows that next_step left, as sample_step does with `is_rest`.\n\n"
              "Returns (elapsed_ns, num_rows, num_tokens, detokenizers, num_stale, num_invalid,\n"
-             "num_cut, num_left, num_early), zeros when the step's place is being reused;\n"
-             "elapsed_ns runs until `done` is stored. Raises as next_step.");
+             "num_cut, num_left, num_early, num_unmasked), zeros when the step's place is being\n"
+             "reused; elapsed_ns runs until `done` is stored. Raises as next_step.");
 
 static PyObject *rest_of_step(PyObject *object, PyObject *number) {
     struct lane *self = (struct lane *)object;
@@ -136,10 +144,65 @@ static PyObject *rest_of_step(PyObject *object, PyObject *number) {
     char error[200];
     int failed;
     Py_BEGIN_ALLOW_THREADS
-    failed = hg_rest_of_step(&self->segments, self->lanes, step, self->index, &report, error,
-                             sizeof error);
+    failed = hg_rest_of_step(&self->segments, self->lanes, &self->masks, step, self->index,
+                             &report, error, sizeof error);
     Py_END_ALLOW_THREADS
     return failed ? refuse(step, error) : report_to_python(&report);
+}
+
+PyDoc_STRVAR(due_masks_doc,
+             "due_masks(step, /)\n--\n\n"
+             "The masks that are not there: those that rows of the step wait for; when none does,\n"
+             "those of the tokens after them.\n\n"
+             "Returns [(slot, epoch, position), ...], empty when the step is there no more.");
+
+#define MAX_DUE 64 /* at once; whoever is not done asks again */
+
+static PyObject *due_masks(PyObject *object, PyObject *number) {
+    struct lane *self = (struct lane *)object;
+    uint64_t step = PyLong_AsUnsignedLongLong(number);
+    if (PyErr_Occurred())
+        return NULL;
+    struct hg_due_mask due[MAX_DUE];
+    size_t count = hg_due_masks(&self->segments, &self->masks, step, self->index, due, MAX_DUE);
+    PyObject *list = PyList_New(0);
+    for (size_t i = 0; list && i < count; i++) {
+        PyObject *item = Py_BuildValue("(KKK)", due[i].slot, due[i].epoch, due[i].position);
+        if (!item || PyList_Append(list, item))
+            Py_CLEAR(list);
+        Py_XDECREF(item);
+    }
+    return list;
+}
+
+PyDoc_STRVAR(set_mask_doc,
+             "set_mask(slot, epoch, position, bits, /)\n--\n\n"
+             "Say which ids may come at a position: bit i % 8 of byte i // 8 of `bits` is id i,\n"
+             "ids beyond them may not. None: the grammar cannot go on, the row ends with an error.\n\n"
+             "Raises ValueError for a slot that is not there.");
+
+static PyObject *set_mask(PyObject *object, PyObject *const *args, Py_ssize_t nargs) {
+    struct lane *self = (struct lane *)object;
+    if (nargs != 4)
+        return PyErr_Format(PyExc_TypeError, "set_mask takes 4 arguments, got %zd", nargs);
+    uint64_t place[3]; /* slot, epoch, position */
+    for (int i = 0; i < 3; i++) {
+        place[i] = PyLong_AsUnsignedLongLong(args[i]);
+        if (PyErr_Occurred())
+            return NULL;
+    }
+    if (place[0] >= self->masks.num_slots)
+        return PyErr_Format(PyExc_ValueError, "slot %llu; there are %zu",
+                            (unsigned long long)place[0], self->masks.num_slots);
+    Py_buffer bits = {0};
+    if (args[3] != Py_None && PyObject_GetBuffer(args[3], &bits, PyBUF_SIMPLE))
+        return NULL;
+    int failed = hg_masks_set(&self->masks, place[0], place[1], place[2], bits.buf,
+                              (size_t)bits.len);
+    PyBuffer_Release(&bits);
+    if (failed)
+        return PyErr_NoMemory();
+    Py_RETURN_NONE;
 }
 
 PyDoc_STRVAR(lane_doc,
@@ -150,6 +213,8 @@ PyDoc_STRVAR(lane_doc,
 static PyMethodDef METHODS[] = {
     {"next_step", (PyCFunction)(void (*)(void))next_step, METH_FASTCALL, next_step_doc},
     {"rest_of_step", rest_of_step, METH_O, rest_of_step_doc},
+    {"due_masks", due_masks, METH_O, due_masks_doc},
+    {"set_mask", (PyCFunction)(void (*)(void))set_mask, METH_FASTCALL, set_mask_doc},
     {NULL, NULL, 0, NULL},
 };
 

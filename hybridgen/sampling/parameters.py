@@ -8,8 +8,13 @@
           40  num_logprobs ignore_eos num_eos num_stop num_bias num_stop_strings    6 × int32
           64  eos_ids[16] · 128 stop_ids[64]                             int32
          384  bias[512]                                                  int32 id, float value
-        4480  stop_lengths[4] · include_stop · skip_special · reserved[2]           uint32
+        4480  stop_lengths[4] · include_stop · skip_special · grammar_kind, _bytes  uint32
         4512  stop_bytes[1024]                                           back to back
+        5536  stop_regex_bytes · a hole                                  2 × uint32
+        5544  stop_regex[256]
+
+``skip_special`` has a second bit: special tokens that mark calls of tools are kept all the same.
+A grammar's text stands in an area of its own, since it may be long.
 
 The coscheduler alone writes a record. Numbers are rounded to float32 here, once, and that is what
 every sampler computes with. ``max_tokens`` is not part of it: the slot's ``max_len`` is.
@@ -22,19 +27,34 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from hybridgen.errors import InternalError, InvalidRequest, UnsupportedModel
-from hybridgen.request import MAX_LOGIT_BIAS, MAX_STOP_TOKEN_IDS, SamplingParams
+from hybridgen.request import (
+    MAX_GRAMMAR_BYTES,
+    MAX_LOGIT_BIAS,
+    MAX_STOP_REGEX_BYTES,
+    MAX_STOP_TOKEN_IDS,
+    Grammar,
+    GrammarKind,
+    SamplingParams,
+)
 
 MAX_EOS_IDS = 16
-SAMPLING_BYTES = 5536
+SAMPLING_BYTES = 5800
 
 _HEAD = struct.Struct("=6f2iQ6i")
 _BIAS = struct.Struct("=if")
-_FLAGS = struct.Struct("=6I")
+_FLAGS = struct.Struct("=8I")
+_REGEX = struct.Struct("=I4x")
 _EOS_OFFSET = 64
 _STOP_OFFSET = 128
 _BIAS_OFFSET = 384
 _FLAGS_OFFSET = 4480
 _STRINGS_OFFSET = 4512
+_STRINGS_BYTES = 1024
+_REGEX_OFFSET = 5536
+_PATTERN_OFFSET = _REGEX_OFFSET + _REGEX.size
+#: A record holds the place in here + 1; 0 is no grammar.
+GRAMMAR_KINDS: tuple[GrammarKind, ...] = ("json_object", "json_schema", "regex", "lark")
+_NO_AREA = memoryview(bytearray())
 
 
 class Unpacked(NamedTuple):
@@ -45,22 +65,32 @@ class Unpacked(NamedTuple):
     seed: int
 
 
-def pack(params: SamplingParams, eos_ids: Sequence[int], seed: int, into: memoryview) -> None:
+def pack(
+    params: SamplingParams,
+    eos_ids: Sequence[int],
+    seed: int,
+    into: memoryview,
+    grammar_into: memoryview = _NO_AREA,
+) -> None:
     """Write a record.
 
     Args:
         params: already validated; ``params.seed`` is ignored for ``seed``.
         eos_ids: the model's end-of-text ids, at most 16.
         seed: the seed in force, 0 … 2⁶⁴-1.
-        into: the 5,536 writable bytes of the record.
+        into: the 5,800 writable bytes of the record.
+        grammar_into: the writable bytes for the text of ``params.grammar``.
 
     Raises:
         UnsupportedModel: the model has more end-of-text ids than the record holds.
-        InvalidRequest: more stop ids, biases or stop strings than the record holds.
+        InvalidRequest: more stop ids, biases, stop strings, stop_regex or grammar than there is
+            room for.
     """
     _check_size(into)
     stops = [text.encode("utf-8", "surrogatepass") for text in params.stop]
+    kind, grammar = _encode_grammar(params.grammar)
     _check_fit(params, eos_ids, stops)
+    _check_most("grammar (bytes)", len(grammar), len(grammar_into))
     _HEAD.pack_into(
         into,
         0,
@@ -76,17 +106,22 @@ def pack(params: SamplingParams, eos_ids: Sequence[int], seed: int, into: memory
     for index, (token_id, bias) in enumerate(params.logit_bias.items()):
         _BIAS.pack_into(into, _BIAS_OFFSET + index * _BIAS.size, token_id, bias)
     lengths = [len(stop) for stop in stops] + [0] * (4 - len(stops))
-    is_kept = (int(params.include_stop_str_in_output), int(params.skip_special_tokens))
-    _FLAGS.pack_into(into, _FLAGS_OFFSET, *lengths, *is_kept)
+    skip_special = int(params.skip_special_tokens) | int(params.keep_tool_marks) << 1
+    is_kept = (int(params.include_stop_str_in_output), skip_special)
+    _FLAGS.pack_into(into, _FLAGS_OFFSET, *lengths, *is_kept, kind, len(grammar))
     joined = b"".join(stops)
     into[_STRINGS_OFFSET : _STRINGS_OFFSET + len(joined)] = joined
+    _write_regex(params.stop_regex, into)
+    grammar_into[: len(grammar)] = grammar
 
 
-def unpack(view: memoryview) -> Unpacked:
+def unpack(view: memoryview, grammar_view: memoryview = _NO_AREA) -> Unpacked:
     """Read a record back; the numbers are float32, ``max_tokens`` is None.
 
+    A grammar comes without its text when ``grammar_view``, the area of the text, is not given.
+
     Raises:
-        InternalError: the record's counts are out of bounds.
+        InternalError: the record's counts are out of bounds, or its texts are none.
     """
     _check_size(view)
     fields = _HEAD.unpack_from(view, 0)
@@ -96,9 +131,10 @@ def unpack(view: memoryview) -> Unpacked:
     _check_count("end-of-text ids", num_eos, MAX_EOS_IDS)
     _check_count("stop ids", num_stop, MAX_STOP_TOKEN_IDS)
     _check_count("biases", num_bias, MAX_LOGIT_BIAS)
-    *lengths, include_stop, skip_special = _FLAGS.unpack_from(view, _FLAGS_OFFSET)
+    flags = _FLAGS.unpack_from(view, _FLAGS_OFFSET)
+    *lengths, include_stop, skip_special, kind, num_grammar_bytes = flags
     _check_count("stop strings", num_strings, len(lengths))
-    _check_count("stop bytes", sum(lengths), SAMPLING_BYTES - _STRINGS_OFFSET)
+    _check_count("stop bytes", sum(lengths), _STRINGS_BYTES)
     params = SamplingParams(
         temperature=temperature,
         top_k=top_k,
@@ -111,13 +147,43 @@ def unpack(view: memoryview) -> Unpacked:
         seed=seed,
         min_tokens=min_tokens,
         stop=_read_strings(view, lengths[:num_strings]),
+        stop_regex=_read_regex(view),
         stop_token_ids=struct.unpack_from(f"={num_stop}i", view, _STOP_OFFSET),
         ignore_eos=bool(ignore_eos),
         include_stop_str_in_output=bool(include_stop),
-        skip_special_tokens=bool(skip_special),
+        skip_special_tokens=bool(skip_special & 1),
+        keep_tool_marks=bool(skip_special & 2),
         logprobs=None if num_logprobs < 0 else num_logprobs,
+        grammar=_read_grammar(kind, num_grammar_bytes, grammar_view),
     )
     return Unpacked(params, struct.unpack_from(f"={num_eos}i", view, _EOS_OFFSET), seed)
+
+
+def _encode_grammar(grammar: Grammar | None) -> tuple[int, bytes]:
+    if grammar is None:
+        return 0, b""
+    return GRAMMAR_KINDS.index(grammar.kind) + 1, grammar.text.encode()
+
+
+def _read_grammar(kind: int, num_bytes: int, view: memoryview) -> Grammar | None:
+    _check_count("kinds of grammar", kind, len(GRAMMAR_KINDS))
+    _check_count("grammar bytes", num_bytes, MAX_GRAMMAR_BYTES)
+    if kind == 0:
+        return None
+    return Grammar(GRAMMAR_KINDS[kind - 1], _decode(view[:num_bytes]))
+
+
+def _write_regex(pattern: str | None, into: memoryview) -> None:
+    encoded = (pattern or "").encode()
+    _check_most("stop_regex (bytes)", len(encoded), MAX_STOP_REGEX_BYTES)
+    _REGEX.pack_into(into, _REGEX_OFFSET, len(encoded))
+    into[_PATTERN_OFFSET : _PATTERN_OFFSET + len(encoded)] = encoded
+
+
+def _read_regex(view: memoryview) -> str | None:
+    (num_bytes,) = _REGEX.unpack_from(view, _REGEX_OFFSET)
+    _check_count("bytes of stop_regex", num_bytes, MAX_STOP_REGEX_BYTES)
+    return bytes(view[_PATTERN_OFFSET : _PATTERN_OFFSET + num_bytes]).decode() or None
 
 
 def _bias_bytes(view: memoryview, num_bias: int) -> memoryview:
@@ -128,9 +194,16 @@ def _read_strings(view: memoryview, lengths: Sequence[int]) -> tuple[str, ...]:
     strings = []
     start = _STRINGS_OFFSET
     for length in lengths:
-        strings.append(bytes(view[start : start + length]).decode("utf-8", "surrogatepass"))
+        strings.append(_decode(view[start : start + length], "surrogatepass"))
         start += length
     return tuple(strings)
+
+
+def _decode(view: memoryview, errors: str = "strict") -> str:
+    try:
+        return bytes(view).decode("utf-8", errors)
+    except UnicodeDecodeError as error:
+        raise InternalError(f"a sampling record holds no text: {error.reason}") from None
 
 
 def _check_size(view: memoryview) -> None:
@@ -152,7 +225,11 @@ def _check_fit(params: SamplingParams, eos_ids: Sequence[int], stops: Sequence[b
         ("stop_token_ids", len(params.stop_token_ids), MAX_STOP_TOKEN_IDS),
         ("logit_bias", len(params.logit_bias), MAX_LOGIT_BIAS),
         ("stop", len(stops), 4),
-        ("stop (bytes in all)", sum(map(len, stops)), SAMPLING_BYTES - _STRINGS_OFFSET),
+        ("stop (bytes in all)", sum(map(len, stops)), _STRINGS_BYTES),
     ):
-        if count > limit:
-            raise InvalidRequest(f"{name} has too many entries", value=count, limit=limit)
+        _check_most(name, count, limit)
+
+
+def _check_most(name: str, count: int, limit: int) -> None:
+    if count > limit:
+        raise InvalidRequest(f"{name} has too many entries", value=count, limit=limit)

@@ -8,6 +8,7 @@
 
 #include "hybridgen/sampling/candidates.h"
 #include "hybridgen/sampling/draw.h"
+#include "hybridgen/sampling/masks.h"
 #include "hybridgen/sampling/penalties.h"
 #include "hybridgen/sampling/philox.h"
 #include "hybridgen/sampling/select.h"
@@ -134,9 +135,10 @@ static int32_t first_of_top(const struct hg_view *v, float top) {
             continue;
         size_t b = first + (size_t)__builtin_ctzll(mask);
         mask = v->lanes->mask_ge(hg_block(v, b), top);
-        return (int32_t)(b * HG_BLOCK + (size_t)__builtin_ctzll(mask));
+        if (mask)
+            return (int32_t)(b * HG_BLOCK + (size_t)__builtin_ctzll(mask));
     }
-    return -1; /* not reached: the top is one of the block maxima */
+    return -1; /* the top is one of the block maxima, unless the row was damaged meanwhile */
 }
 
 /* Log-probability of a finite logit; finite even where float32 cannot reach it. */
@@ -155,7 +157,7 @@ static void list_top(const struct hg_view *v, float top, size_t wanted, double l
                         ? 0
                         : hg_last_kept(v, num_found, threshold, top, 0, (double)wanted);
     uint64_t sorted[HG_MAX_LOGPROBS];
-    for (size_t i = 0; i < num_found; i++) {
+    for (size_t i = 0; i < num_found && count < wanted; i++) {
         uint64_t key = hg_key(s->value[i], s->id[i]);
         if (key < last)
             continue;
@@ -192,10 +194,27 @@ static int32_t choose(struct hg_view *v, const struct hg_sampling *p, const int3
     return id;
 }
 
+/* As choose, among the ids that the mask allows. */
+static int32_t choose_allowed(const struct hg_view *plain, const struct hg_sampling *p,
+                              const uint64_t *mask, const int32_t *history, size_t prompt_len,
+                              size_t position) {
+    hg_mask_row(mask, plain->row, plain->vocab, plain->scratch->masked);
+    struct hg_view v =
+        hg_view_make(plain->lanes, plain->scratch, plain->scratch->masked, plain->vocab);
+    scan_all(&v);
+    int32_t id = choose(&v, p, history, prompt_len, position);
+    if (id >= 0 || p->min_tokens <= 0)
+        return id;
+    struct hg_sampling complete = *p;
+    complete.min_tokens = 0;
+    scan_all(&v);
+    return choose(&v, &complete, history, prompt_len, position);
+}
+
 enum hg_row_error hg_sample_row(const struct hg_lanes *lanes, struct hg_scratch *scratch,
                                 const float *row, size_t vocab, const struct hg_sampling *params,
-                                const int32_t *history, size_t prompt_len, size_t position,
-                                struct hg_choice *choice) {
+                                const uint64_t *mask, const int32_t *history, size_t prompt_len,
+                                size_t position, struct hg_choice *choice) {
     struct hg_view v = hg_view_make(lanes, scratch, row, vocab);
     *choice = (struct hg_choice){.token_id = -1, .logprob = NAN};
     int is_bad = scan_all(&v);
@@ -210,8 +229,10 @@ enum hg_row_error hg_sample_row(const struct hg_lanes *lanes, struct hg_scratch 
         if (most > 0)
             list_top(&v, top, (size_t)most, log_total, choice);
     }
-    int32_t id = choose(&v, params, history, prompt_len, position);
-    if (id < 0)
+    int32_t id = mask ? choose_allowed(&v, params, mask, history, prompt_len, position)
+                      : choose(&v, params, history, prompt_len, position);
+    /* Parameters and row lie in shared memory: whatever was done to them, an id is one. */
+    if (id < 0 || (size_t)id >= vocab)
         return HG_ROW_INVALID_LOGITS;
     choice->token_id = id;
     if (params->num_logprobs >= 0)

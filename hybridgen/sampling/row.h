@@ -1,8 +1,8 @@
 /* One row: logits, parameters, history, seed and position in; one token id out.
  *
- * A pure function of its arguments.  The order of application: logit_bias, repetition penalty,
- * frequency and presence penalty, min_tokens ban (penalties.h), temperature, top_k, top_p, min_p,
- * then the draw.
+ * A pure function of its arguments.  The order of application: the grammar's mask, logit_bias,
+ * repetition penalty, frequency and presence penalty, min_tokens ban (penalties.h), temperature,
+ * top_k, top_p, min_p, then the draw.
  *
  * Definitions, with z the adjusted logit, w its weight (lanes.h), "first" meaning higher z, then
  * lower id:
@@ -13,8 +13,10 @@
  *   draw     the lowest id at which the running sum of kept weights in order of ids exceeds
  *            u * (sum of kept weights), u = Philox(seed, position) in [0, 1)
  *            (sums of weights are exact, products with them rounded once to double)
- *   logprob  log-softmax of the logits as the model gave them, before bias, penalties and
+ *   logprob  log-softmax of the logits as the model gave them, before mask, bias, penalties and
  *            temperature (vLLM's default)
+ *   mask     ids that are not allowed have the logit -inf, whatever their bias.  Where min_tokens
+ *            would ban all that is left, the text is complete and min_tokens gives way
  */
 #ifndef HYBRIDGEN_SAMPLING_ROW_H
 #define HYBRIDGEN_SAMPLING_ROW_H
@@ -37,11 +39,11 @@ double hg_total_weight(const struct hg_lanes *lanes, struct hg_scratch *scratch,
                        size_t vocab, double temperature);
 
 /* `vocab` is at most HG_MAX_VOCAB.  Returns HG_ROW_OK, or HG_ROW_INVALID_LOGITS for NaN, +inf, or no finite logit left to choose.
- * `history` holds `position` ids, the first `prompt_len` of them the prompt; ids outside the
+ * `mask` has one bit per id (masks.h); NULL allows all.  `history` holds `position` ids, the first `prompt_len` of them the prompt; ids outside the
  * vocabulary are ignored everywhere. */
 enum hg_row_error hg_sample_row(const struct hg_lanes *lanes, struct hg_scratch *scratch,
                                 const float *row, size_t vocab, const struct hg_sampling *params,
-                                const int32_t *history, size_t prompt_len, size_t position,
-                                struct hg_choice *choice);
+                                const uint64_t *mask, const int32_t *history, size_t prompt_len,
+                                size_t position, struct hg_choice *choice);
 
 #endif

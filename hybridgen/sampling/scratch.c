@@ -44,6 +44,7 @@ static size_t divide(struct hg_scratch *s, char *memory, size_t vocab) {
     s->part_weight = take(memory, &offset, padded, sizeof *s->part_weight);
     s->id = take(memory, &offset, padded, sizeof *s->id);
     s->key = take(memory, &offset, padded, sizeof *s->key);
+    s->masked = take(memory, &offset, padded, sizeof *s->masked);
     return offset;
 }
 

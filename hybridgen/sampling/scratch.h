@@ -22,6 +22,8 @@ struct hg_scratch {
     float *value, *weight, *part_weight;
     int32_t *id;
     uint64_t *key;
+    /* The row with -inf for what its grammar does not allow. */
+    float *masked;
     /* The row's last, partial chunk padded with -inf; a chunk with adjusted logits. */
     float tail[HG_CHUNK], patch[HG_CHUNK];
 };

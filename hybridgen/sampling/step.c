@@ -17,6 +17,7 @@ enum { FINISH_STOP = 1, FINISH_LENGTH = 2, FINISH_STOP_STRING = 3, FINISH_ERROR 
 /* The step as pointers, every one checked to lie inside its segment. */
 struct step {
     const struct hg_lanes *lanes;
+    const struct hg_masks *masks;
     struct hg_scratch *scratch;
     uint64_t number;
     const uint64_t *ready, *whole;
@@ -44,16 +45,17 @@ static int open_step(const struct hg_segments *a, uint64_t number, uint64_t lane
     const struct hg_step *head = (const struct hg_step *)record;
     uint8_t *lanes = a->bytes[HG_ARG_SAMPLED] + HG_RECORDS_OFFSET + index * sampled->step_bytes;
     uint64_t ready = hg_load(&head->ready);
+    uint64_t num_rows = head->num_rows; /* once: what is checked is what is used */
     int is_lane = lane < logits->num_lanes;
     if (ready == HG_POISON ||
         (is_lane && hg_load(&((struct hg_lane *)lanes)[lane].done) == HG_POISON))
         return 0;
-    if (number == 0 || ready != number || head->num_rows > logits->max_rows || !is_lane) {
+    if (number == 0 || ready != number || num_rows > logits->max_rows || !is_lane) {
         snprintf(error, error_bytes,
                  "step %llu lane %llu is not there to sample: the ring shows step %llu with %llu "
                  "rows, %llu lanes",
                  (unsigned long long)number, (unsigned long long)lane, (unsigned long long)ready,
-                 (unsigned long long)head->num_rows, (unsigned long long)logits->num_lanes);
+                 (unsigned long long)num_rows, (unsigned long long)logits->num_lanes);
         return -1;
     }
     s->number = number;
@@ -61,7 +63,7 @@ static int open_step(const struct hg_segments *a, uint64_t number, uint64_t lane
     s->whole = &head->whole;
     s->rows = (const struct hg_row *)(record + sizeof *head);
     s->depth = logits->depth;
-    s->num_rows = head->num_rows;
+    s->num_rows = num_rows;
     s->logits = (const float *)(a->bytes[HG_ARG_LOGITS] + logits->data_offset +
                                 index * logits->max_rows * logits->row_bytes);
     s->row_floats = logits->row_bytes / sizeof(float);
@@ -83,6 +85,16 @@ static int open_step(const struct hg_segments *a, uint64_t number, uint64_t lane
     s->lane = lane;
     return 1;
 }
+
+/* A row in its slot, as this process sees it: nothing of it changes while it is being done, even if
+ * the shared words do.  Between `check_rows` and here they may have, so they are checked again. */
+struct place {
+    size_t r;
+    struct hg_row row;
+    struct hg_slot *slot;
+    uint64_t prompt_len;
+    uint64_t index; /* of the token to choose, among the generated ones */
+};
 
 static struct hg_slot *slot_at(const struct step *s, uint64_t index) {
     return (struct hg_slot *)(s->slots + index * s->slot_bytes);
@@ -106,8 +118,8 @@ static void prefetch_cut(const struct step *s, size_t r) {
     }
 }
 
-static int has_cut(const struct step *s, size_t r) {
-    return s->cuts && s->rows[r].flags & (HG_ROW_HAS_CUT | HG_ROW_HAS_TOKEN);
+static int has_cut(const struct step *s, const struct hg_row *row) {
+    return s->cuts && row->flags & (HG_ROW_HAS_CUT | HG_ROW_HAS_TOKEN);
 }
 
 /* Do the lane's rows fit the slots?  Asked before the first store.  Returns 1, or 0 when it has
@@ -116,11 +128,11 @@ static int has_cut(const struct step *s, size_t r) {
 static int check_rows(const struct step *s, char *error, size_t error_bytes) {
     int has_rows = 0;
     for (size_t r = 0; r < s->num_rows; r++) {
-        const struct hg_row *row = &s->rows[r];
+        const struct hg_row copy = s->rows[r], *row = &copy;
         if (row->lane != s->lane)
             continue;
         has_rows = 1;
-        if (has_cut(s, r))
+        if (has_cut(s, row))
             prefetch_cut(s, r);
         int is_right = row->slot < s->num_slots && row->position < s->max_model_len;
         if (is_right) {
@@ -184,26 +196,25 @@ static struct hg_sampled end_row(struct hg_slot *slot, uint64_t reason, uint64_t
     return (struct hg_sampled){-1, HG_ROW_FINISHED | HG_ROW_NO_TOKEN, NAN, 0};
 }
 
-static struct hg_sampled publish(const struct step *s, const struct hg_row *row,
-                                 struct hg_slot *slot, const struct hg_choice *choice) {
-    uint64_t index = row->position - hg_load(&slot->prompt_len);
+static struct hg_sampled publish(const struct step *s, const struct place *at,
+                                 const struct hg_choice *choice) {
+    struct hg_slot *slot = at->slot;
     if (slot->sampling.num_logprobs >= 0)
-        write_logprob(s, row->slot, index, choice);
-    s->tokens[row->slot * s->max_model_len + row->position] = choice->token_id;
-    uint64_t reason = finish_reason(s, slot, choice->token_id, row->position);
+        write_logprob(s, at->row.slot, at->index, choice);
+    s->tokens[at->row.slot * s->max_model_len + at->row.position] = choice->token_id;
+    uint64_t reason = finish_reason(s, slot, choice->token_id, at->row.position);
     if (reason)
-        hg_store(&slot->finish, reason | (index + 1) << 16);
-    hg_store(&slot->generated, index + 1);
+        hg_store(&slot->finish, reason | (at->index + 1) << 16);
+    hg_store(&slot->generated, at->index + 1);
     return (struct hg_sampled){choice->token_id, reason ? HG_ROW_FINISHED : 0, choice->logprob, 0};
 }
 
-static int32_t ask_cut(const struct step *s, size_t r, const struct hg_slot *slot) {
-    const struct hg_row *row = &s->rows[r];
-    if (!has_cut(s, r))
+static int32_t ask_cut(const struct step *s, const struct place *at) {
+    if (!has_cut(s, &at->row))
         return HG_CUT_UNSURE;
-    return hg_cut_choose(s->lanes, s->scratch, cut_at(s, r), s->cut_capacity, s->number, s->vocab,
-                         &slot->sampling, hg_load(&slot->prompt_len), row->position,
-                         (row->flags & HG_ROW_HAS_TOKEN) != 0);
+    return hg_cut_choose(s->lanes, s->scratch, cut_at(s, at->r), s->cut_capacity, s->number,
+                         s->vocab, &at->slot->sampling, at->prompt_len, at->row.position,
+                         (at->row.flags & HG_ROW_HAS_TOKEN) != 0);
 }
 
 /* The row's logits are none that a token can be chosen from. */
@@ -212,49 +223,62 @@ static struct hg_sampled end_invalid(struct hg_slot *slot, struct hg_step_report
     return end_row(slot, FINISH_ERROR, HG_ROW_INVALID_LOGITS, hg_load(&slot->generated));
 }
 
-static struct hg_sampled choose_from_cut(const struct step *s, size_t r, struct hg_slot *slot,
+static struct hg_sampled choose_from_cut(const struct step *s, const struct place *at,
                                          struct hg_step_report *report) {
-    struct hg_choice choice = {.token_id = ask_cut(s, r, slot), .logprob = NAN};
+    struct hg_choice choice = {.token_id = ask_cut(s, at), .logprob = NAN};
     if (choice.token_id == HG_CUT_INVALID)
-        return end_invalid(slot, report);
+        return end_invalid(at->slot, report);
     if (choice.token_id < 0)
         return (struct hg_sampled){-1, ROW_LEFT, NAN, 0};
     report->num_cut++;
     report->num_tokens++;
-    return publish(s, &s->rows[r], slot, &choice);
+    return publish(s, at, &choice);
 }
 
-static struct hg_sampled choose_from_row(const struct step *s, size_t r, struct hg_slot *slot,
-                                         struct hg_step_report *report) {
-    const struct hg_row *row = &s->rows[r];
+static struct hg_sampled choose_from_row(const struct step *s, const struct place *at,
+                                         const uint64_t *mask, struct hg_step_report *report) {
     struct hg_choice choice;
-    if (hg_sample_row(s->lanes, s->scratch, s->logits + r * s->row_floats, s->vocab,
-                      &slot->sampling, s->tokens + row->slot * s->max_model_len,
-                      hg_load(&slot->prompt_len), row->position, &choice) != HG_ROW_OK)
-        return end_invalid(slot, report);
+    if (hg_sample_row(s->lanes, s->scratch, s->logits + at->r * s->row_floats, s->vocab,
+                      &at->slot->sampling, mask, s->tokens + at->row.slot * s->max_model_len,
+                      at->prompt_len, at->row.position, &choice) != HG_ROW_OK)
+        return end_invalid(at->slot, report);
     report->num_tokens++;
-    return publish(s, row, slot, &choice);
+    return publish(s, at, &choice);
 }
 
-static struct hg_sampled do_row(const struct step *s, size_t r, int is_whole,
+/* A row with a grammar. */
+static struct hg_sampled choose_allowed(const struct step *s, const struct place *at, int is_whole,
+                                        struct hg_step_report *report) {
+    const struct hg_row *row = &at->row;
+    const struct hg_mask *mask = hg_masks_find(s->masks, row->slot, row->epoch, row->position);
+    report->num_unmasked += mask == NULL;
+    if (mask && mask->is_spent)
+        return end_row(at->slot, FINISH_ERROR, HG_ROW_GRAMMAR_SPENT, hg_load(&at->slot->generated));
+    if (!mask || !is_whole)
+        return (struct hg_sampled){-1, ROW_LEFT, NAN, 0};
+    return choose_from_row(s, at, mask->words, report);
+}
+
+/* Published before, and a predecessor died after that: read it back. */
+static struct hg_sampled repeat(const struct step *s, const struct place *at, uint64_t finish,
                                 struct hg_step_report *report) {
-    const struct hg_row *row = &s->rows[r];
-    struct hg_slot *slot = slot_at(s, row->slot);
-    if (hg_load(&slot->epoch) != row->epoch) {
-        report->num_stale++;
-        return (struct hg_sampled){-1, HG_ROW_STALE | HG_ROW_FINISHED, NAN, 0};
-    }
-    uint64_t index = row->position - hg_load(&slot->prompt_len);
+    int32_t token_id = s->tokens[at->row.slot * s->max_model_len + at->row.position];
+    if ((size_t)(uint32_t)token_id >= s->vocab) /* damaged since */
+        return end_invalid(at->slot, report);
+    uint32_t flags = finish && finish >> 16 == at->index + 1 ? HG_ROW_FINISHED : 0;
+    return (struct hg_sampled){token_id, flags, NAN, 0};
+}
+
+static struct hg_sampled do_row(const struct step *s, const struct place *at, int is_whole,
+                                struct hg_step_report *report) {
+    struct hg_slot *slot = at->slot;
     uint64_t generated = hg_load(&slot->generated);
-    uint64_t finish = hg_load(&slot->finish), num_final = finish >> 16;
-    if (finish && num_final <= index) /* a step that was under way when the request ended */
+    uint64_t finish = hg_load(&slot->finish);
+    if (finish && finish >> 16 <= at->index) /* under way when the request ended */
         return (struct hg_sampled){-1, HG_ROW_FINISHED | HG_ROW_NO_TOKEN, NAN, 0};
-    if (index < generated) { /* published before: a predecessor died after that */
-        int32_t token_id = s->tokens[row->slot * s->max_model_len + row->position];
-        uint32_t flags = finish && num_final == index + 1 ? HG_ROW_FINISHED : 0;
-        return (struct hg_sampled){token_id, flags, NAN, 0};
-    }
-    if (index > generated) { /* the step before was another lane's, which has yet to do it */
+    if (at->index < generated)
+        return repeat(s, at, finish, report);
+    if (at->index > generated) { /* the step before was another lane's, which has yet to do it */
         report->num_early++;
         return (struct hg_sampled){-1, ROW_LEFT, NAN, 0};
     }
@@ -264,19 +288,36 @@ static struct hg_sampled do_row(const struct step *s, size_t r, int is_whole,
     uint64_t end_reason = hg_load(&slot->end_reason);
     if (end_reason)
         return end_row(slot, end_reason & 0xff, HG_ROW_OK, generated);
-    is_whole &= !s->cuts || !(row->flags & HG_ROW_HAS_TOKEN);
-    return is_whole ? choose_from_row(s, r, slot, report) : choose_from_cut(s, r, slot, report);
+    if (slot->sampling.grammar_kind)
+        return choose_allowed(s, at, is_whole, report);
+    is_whole &= !s->cuts || !(at->row.flags & HG_ROW_HAS_TOKEN);
+    return is_whole ? choose_from_row(s, at, NULL, report) : choose_from_cut(s, at, report);
+}
+
+static struct hg_sampled do_row_if_current(const struct step *s, size_t r, const struct hg_row *row,
+                                           int is_whole, struct hg_step_report *report) {
+    struct place at = {.r = r, .row = *row};
+    if (row->slot < s->num_slots && row->position < s->max_model_len) {
+        at.slot = slot_at(s, row->slot);
+        at.prompt_len = hg_load(&at.slot->prompt_len);
+        at.index = row->position - at.prompt_len;
+    }
+    if (!at.slot || at.prompt_len > row->position || hg_load(&at.slot->epoch) != row->epoch) {
+        report->num_stale++;
+        return (struct hg_sampled){-1, HG_ROW_STALE | HG_ROW_FINISHED, NAN, 0};
+    }
+    return do_row(s, &at, is_whole, report);
 }
 
 /* Do every row of the lane, or only those that were left; counts those that (still) are. */
 static void do_rows(const struct step *s, int is_rest, int is_whole,
                     struct hg_step_report *report) {
-    report->num_left = report->num_early = 0;
+    report->num_left = report->num_early = report->num_unmasked = 0;
     for (size_t r = 0; r < s->num_rows; r++) {
-        const struct hg_row *row = &s->rows[r];
+        const struct hg_row copy = s->rows[r], *row = &copy;
         if (row->lane != s->lane || (is_rest && !(s->results[r].flags & ROW_LEFT)))
             continue;
-        struct hg_sampled result = do_row(s, r, is_whole, report);
+        struct hg_sampled result = do_row_if_current(s, r, row, is_whole, report);
         s->results[r] = result;
         if (result.flags & ROW_LEFT) {
             report->num_left++;
@@ -288,11 +329,11 @@ static void do_rows(const struct step *s, int is_rest, int is_whole,
     }
 }
 
-int hg_sample_step(const struct hg_segments *segments, const struct hg_lanes *lanes, uint64_t step,
-                   uint64_t lane, int is_rest, struct hg_step_report *report, char *error,
-                   size_t error_bytes) {
+int hg_sample_step(const struct hg_segments *segments, const struct hg_lanes *lanes,
+                   const struct hg_masks *masks, uint64_t step, uint64_t lane, int is_rest,
+                   struct hg_step_report *report, char *error, size_t error_bytes) {
     const int64_t started_ns = hg_now_ns();
-    struct step s = {.lanes = lanes};
+    struct step s = {.lanes = lanes, .masks = masks};
     *report = (struct hg_step_report){0};
     int is_open = open_step(segments, step, lane, &s, error, error_bytes);
     if (is_open <= 0)
@@ -321,4 +362,41 @@ int hg_sample_step(const struct hg_segments *segments, const struct hg_lanes *la
     report->elapsed_ns = (uint64_t)(hg_now_ns() - started_ns);
     hg_futex_wake(s.done, INT_MAX);
     return 0;
+}
+
+/* Which mask the row's slot needs next, if one; `is_waiting`: the row of this step does. */
+static int needs_mask(const struct step *s, const struct hg_row *row, struct hg_due_mask *due,
+                      int *is_waiting) {
+    if (row->lane != s->lane || row->slot >= s->num_slots)
+        return 0;
+    struct hg_slot *slot = slot_at(s, row->slot);
+    if (!slot->sampling.grammar_kind || hg_load(&slot->finish) ||
+        hg_load(&slot->end_reason) || hg_load(&slot->epoch) != row->epoch)
+        return 0;
+    uint64_t next = hg_load(&slot->prompt_len) + hg_load(&slot->generated);
+    *due = (struct hg_due_mask){row->slot, row->epoch, next};
+    *is_waiting = next == row->position;
+    return next < s->max_model_len && !hg_masks_find(s->masks, row->slot, row->epoch, next);
+}
+
+size_t hg_due_masks(const struct hg_segments *segments, const struct hg_masks *masks, uint64_t step,
+                    uint64_t lane, struct hg_due_mask *due, size_t most) {
+    struct step s = {.masks = masks};
+    char error[200];
+    if (open_step(segments, step, lane, &s, error, sizeof error) <= 0)
+        return 0;
+    size_t num_waiting = 0, count = 0;
+    for (size_t r = 0; r < s.num_rows && count < most; r++) {
+        const struct hg_row row = s.rows[r];
+        int is_waiting = 0;
+        if (!needs_mask(&s, &row, &due[count], &is_waiting))
+            continue;
+        if (is_waiting) { /* to the front */
+            struct hg_due_mask first = due[num_waiting];
+            due[num_waiting++] = due[count];
+            due[count] = first;
+        }
+        count++;
+    }
+    return num_waiting ? num_waiting : count;
 }

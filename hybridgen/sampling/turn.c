@@ -16,9 +16,10 @@ static const uint64_t *done_word(const struct hg_segments *s, uint64_t step, uin
 }
 
 static int sample_if_there(const struct hg_segments *segments, const struct hg_lanes *lanes,
-                           uint64_t step, uint64_t lane, int is_rest,
+                           const struct hg_masks *masks, uint64_t step, uint64_t lane, int is_rest,
                            struct hg_step_report *report, char *error, size_t error_bytes) {
-    if (hg_sample_step(segments, lanes, step, lane, is_rest, report, error, error_bytes) == 0)
+    if (hg_sample_step(segments, lanes, masks, step, lane, is_rest, report, error, error_bytes) ==
+        0)
         return 0;
     if (hg_load(ready_word(segments, step)) == step)
         return -1;
@@ -31,12 +32,13 @@ static int sample_if_there(const struct hg_segments *segments, const struct hg_l
 static uint64_t first_open(uint64_t depth, uint64_t latest, uint64_t seen) {
     uint64_t max_open = depth - 1; /* the step after the latest is already in the oldest's place */
     uint64_t oldest = latest > max_open ? latest - max_open : 0;
-    return (seen > oldest ? seen : oldest) + 1;
+    /* More than the latest was never there: `latest` was damaged when it was seen. */
+    return (seen > oldest && seen <= latest ? seen : oldest) + 1;
 }
 
-int hg_next_step(const struct hg_segments *segments, const struct hg_lanes *lanes, uint64_t lane,
-                 uint64_t seen, int64_t spin_ns, int64_t timeout_ns, struct hg_turn *turn,
-                 char *error, size_t error_bytes) {
+int hg_next_step(const struct hg_segments *segments, const struct hg_lanes *lanes,
+                 const struct hg_masks *masks, uint64_t lane, uint64_t seen, int64_t spin_ns,
+                 int64_t timeout_ns, struct hg_turn *turn, char *error, size_t error_bytes) {
     uint64_t *word = (uint64_t *)(segments->bytes[HG_ARG_LOGITS] + HG_LATEST_OFFSET);
     uint64_t latest = hg_wait(word, seen, spin_ns, timeout_ns);
     *turn = (struct hg_turn){.latest = latest, .step = seen};
@@ -46,10 +48,11 @@ int hg_next_step(const struct hg_segments *segments, const struct hg_lanes *lane
     turn->step = step < latest ? step : latest;
     if (step > latest || hg_load(done_word(segments, step, lane)) >= step)
         return 0;
-    return sample_if_there(segments, lanes, step, lane, 0, &turn->report, error, error_bytes);
+    return sample_if_there(segments, lanes, masks, step, lane, 0, &turn->report, error, error_bytes);
 }
 
-int hg_rest_of_step(const struct hg_segments *segments, const struct hg_lanes *lanes, uint64_t step,
-                    uint64_t lane, struct hg_step_report *report, char *error, size_t error_bytes) {
-    return sample_if_there(segments, lanes, step, lane, 1, report, error, error_bytes);
+int hg_rest_of_step(const struct hg_segments *segments, const struct hg_lanes *lanes,
+                    const struct hg_masks *masks, uint64_t step, uint64_t lane,
+                    struct hg_step_report *report, char *error, size_t error_bytes) {
+    return sample_if_there(segments, lanes, masks, step, lane, 1, report, error, error_bytes);
 }

@@ -18,12 +18,13 @@ struct hg_turn {
  * incarnation finished, and one whose place is being reused, are passed over: the report is zero.
  *
  * Returns 0; or -1 with `error` filled in when turn->step is there and cannot be sampled. */
-int hg_next_step(const struct hg_segments *segments, const struct hg_lanes *lanes, uint64_t lane,
-                 uint64_t seen, int64_t spin_ns, int64_t timeout_ns, struct hg_turn *turn,
-                 char *error, size_t error_bytes);
+int hg_next_step(const struct hg_segments *segments, const struct hg_lanes *lanes,
+                 const struct hg_masks *masks, uint64_t lane, uint64_t seen, int64_t spin_ns,
+                 int64_t timeout_ns, struct hg_turn *turn, char *error, size_t error_bytes);
 
 /* Do what is left of a step; otherwise as above, without a wait. */
-int hg_rest_of_step(const struct hg_segments *segments, const struct hg_lanes *lanes, uint64_t step,
-                    uint64_t lane, struct hg_step_report *report, char *error, size_t error_bytes);
+int hg_rest_of_step(const struct hg_segments *segments, const struct hg_lanes *lanes,
+                    const struct hg_masks *masks, uint64_t step, uint64_t lane,
+                    struct hg_step_report *report, char *error, size_t error_bytes);
 
 #endif

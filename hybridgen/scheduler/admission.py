@@ -8,9 +8,8 @@ from hybridgen.clock import Clock
 from hybridgen.config import SchedulerSection
 from hybridgen.errors import ContextLengthExceeded, InvalidRequest, QueueFull
 from hybridgen.messages import SubmitRequest
-from hybridgen.request import ID_BYTES, IdsPrompt, Prompt, check_timeout
+from hybridgen.request import ID_BYTES, MAX_PRIORITY, IdsPrompt, Prompt, check_timeout
 from hybridgen.scheduler.finish_rate import FinishRate
-from hybridgen.scheduler.request_record import MAX_PRIORITY
 from hybridgen.scheduler.tree_shape import TreeShape
 
 

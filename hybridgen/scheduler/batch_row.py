@@ -9,6 +9,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from hybridgen.ipc.token_store import check_ids
+
 #: One record of struct hg_row (ipc/layout.h), which the gpu process copies into the logit ring.
 HEADER_DTYPE = np.dtype(
     [
@@ -30,6 +32,17 @@ SAMPLED_DTYPE = np.dtype(
         ("reserved", np.uint32),
     ]
 )
+
+
+def check_results(results: NDArray[np.void], vocab_size: int) -> None:
+    """Refuse answers that the next step would read memory by.
+
+    Raises:
+        IpcError: a row that goes on has an id outside the vocabulary.
+    """
+    ids = results["token_id"][results["flags"] == 0]
+    if len(ids):
+        check_ids(int(ids.min()), int(ids.max()), vocab_size)
 
 
 class Phase(enum.Enum):

@@ -17,7 +17,7 @@ not deliver to ``handle_unreachable``, and calls ``tick`` when it asked for it.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from hybridgen.clock import Clock
@@ -25,6 +25,7 @@ from hybridgen.config import SchedulerSection
 from hybridgen.errors import HybridGenError
 from hybridgen.ipc.board import Role
 from hybridgen.ipc.slot_table import SlotTable
+from hybridgen.ipc.token_store import TokenStore
 from hybridgen.messages import (
     AckFinished,
     CancelRequest,
@@ -43,6 +44,7 @@ from hybridgen.messages import (
     WorkerDied,
 )
 from hybridgen.scheduler.admission import Admission
+from hybridgen.scheduler.canary import Canary
 from hybridgen.scheduler.clients import Clients
 from hybridgen.scheduler.counters import Counters
 from hybridgen.scheduler.drain import Drain
@@ -50,12 +52,15 @@ from hybridgen.scheduler.encoding import Encoding
 from hybridgen.scheduler.gpu_batch import GpuBatch
 from hybridgen.scheduler.health import Health
 from hybridgen.scheduler.outbox import Addressed, Outbox, ToClient, ToWorker
+from hybridgen.scheduler.prefix_sharing import PrefixSharing
+from hybridgen.scheduler.quarantine import Quarantine
 from hybridgen.scheduler.queues import RequestQueue
 from hybridgen.scheduler.recovery import Recovery
 from hybridgen.scheduler.request_book import RequestBook
 from hybridgen.scheduler.request_desk import RequestDesk
 from hybridgen.scheduler.request_record import FinishedRequest, RequestRecord
 from hybridgen.scheduler.retirement import Retirement
+from hybridgen.scheduler.sampler_watch import SamplerWatch
 from hybridgen.scheduler.slot_ledger import SlotLedger
 from hybridgen.scheduler.texts import Texts
 from hybridgen.scheduler.tree_shape import TreeShape
@@ -80,6 +85,7 @@ class Coscheduler:
         limits: the configured limits.
         clock: seconds, CLOCK_MONOTONIC.
         draw_seed: 64 random bits; seeds of requests without one, and the first probe id.
+        tokens: ids of prompts and texts; without them no KV blocks are shared.
     """
 
     def __init__(
@@ -89,6 +95,8 @@ class Coscheduler:
         limits: SchedulerSection,
         clock: Clock,
         draw_seed: Callable[[], int],
+        *,
+        tokens: TokenStore | None = None,
     ) -> None:
         self._limits = limits
         self._clock = clock
@@ -97,7 +105,7 @@ class Coscheduler:
         self._outbox = Outbox()
         self._book = RequestBook(table.num_slots)
         self._backlog: RequestQueue[RequestRecord] = RequestQueue()
-        self._ledger = SlotLedger(table, shape.eos_ids)
+        self._ledger = SlotLedger(table, shape)
         self._admission = Admission(shape, limits, clock)
         self._tokenizers = WorkerPool("tokenizer", shape.num_tokenizers)
         self._detokenizers = WorkerPool("detokenizer", shape.num_detokenizers)
@@ -108,6 +116,11 @@ class Coscheduler:
             first_probe_id=draw_seed() >> 16,
         )
         self._texts = Texts(detokenizers=self._detokenizers, outbox=self._outbox)
+        self._sharing = PrefixSharing(
+            tokens if limits.enable_prefix_caching else None,
+            shape.block_size,
+            shape.least_shared_tokens,
+        )
         self._build(shape)
         self._build_desks()
         self._route()
@@ -117,11 +130,15 @@ class Coscheduler:
 
     def _build(self, shape: TreeShape) -> None:
         clock, book, ledger, outbox = self._clock, self._book, self._ledger, self._outbox
+        quarantine = Quarantine(ledger, clock)
+        self._samplers = SamplerWatch()
         self._batch = GpuBatch(
             shape=shape,
             max_num_seqs=self._limits.max_num_seqs,
             book=book,
             ledger=ledger,
+            quarantine=quarantine,
+            sharing=self._sharing,
             outbox=outbox,
             clock=clock,
         )
@@ -151,6 +168,8 @@ class Coscheduler:
             encoding=self._encoding,
             texts=self._texts,
             retirement=self._retirement,
+            quarantine=quarantine,
+            samplers=self._samplers,
             outbox=outbox,
         )
         self._health = Health(
@@ -159,6 +178,7 @@ class Coscheduler:
             ledger=ledger,
             tokenizers=self._tokenizers,
             detokenizers=self._detokenizers,
+            samplers=self._samplers,
         )
         self._drain = Drain(clock=clock, book=book, retirement=self._retirement, outbox=outbox)
         self._clients = Clients(clock=clock, book=book, retirement=self._retirement)
@@ -176,10 +196,18 @@ class Coscheduler:
             encoding=self._encoding,
             texts=self._texts,
             retirement=self._retirement,
+            samplers=self._samplers,
             drain=self._drain,
             backlog=self._backlog,
             outbox=self._outbox,
             counters=self.counters,
+        )
+        self._canary = Canary(
+            clock=self._clock,
+            outbox=self._outbox,
+            submit=self._desk.submit,
+            acknowledge=self._desk.acknowledge,
+            report=self.health,
         )
         self._facts = WorkerFacts(
             book=book,
@@ -274,8 +302,15 @@ class Coscheduler:
             self._encoding.alarms.next_s(),
             self._clients.next_s(),
             self._drain.next_s(),
+            self._canary.next_s(),
+            self._batch.next_s(),
         )
         return max(next_s - self._clock(), 0.0)
+
+    def note_board(self, *, still: Collection[str], num_samplers: int) -> None:
+        """All processes that were found to stand still, and how many samplers are ready."""
+        self._health.note_still(still)
+        self._samplers.note_ready(num_samplers)
 
     def take_outbox(self) -> list[Addressed]:
         """What to send, in order."""
@@ -289,33 +324,25 @@ class Coscheduler:
         """Numbers for the board line of the coscheduler."""
         pool = self._batch.pool
         return {
-            "accepted": self.counters.accepted,
-            "finished": self.counters.finished,
-            "cancelled": self.counters.cancelled,
-            "rejected": self.counters.rejected,
+            **self.counters.totals(),
             "preempted": self._batch.num_preempted,
-            "corrupt_frames": self.counters.corrupt_frames,
+            "overflowed": self._batch.overflows.count,
+            "replayed_tokens": self._batch.num_replayed_tokens,
+            "looked_up_tokens": self._sharing.num_looked_up_tokens,
+            "prefix_hits": self._sharing.num_hits,
+            "prefix_hit_tokens": self._sharing.num_hit_tokens,
             "running": len(self._batch.rows),
             "waiting": self._num_waiting,
+            "encoding": self._encoding.num_open,
             "free_blocks": 0 if pool is None else pool.num_free,
+            "kept_blocks": 0 if pool is None else pool.num_kept,
+            "blocks": 0 if pool is None else pool.num_blocks,
         }
 
     def health(self, request_id: bytes = b"") -> HealthReport:
         """The present report."""
-        self._health.observe()
-        is_draining = self._drain.is_begun
-        pool = self._batch.pool
-        return HealthReport(
-            request_id=request_id,
-            is_ready=self._health.is_ready(is_draining=is_draining),
-            status=self._health.status(is_draining=is_draining),
-            num_running=len(self._batch.rows),
-            num_waiting=self._num_waiting,
-            num_free_blocks=0 if pool is None else pool.num_free,
-            num_blocks=0 if pool is None else pool.num_blocks,
-            num_slots=self._ledger.num_slots,
-            num_free_slots=self._ledger.num_free,
-            last_step_age_s=self._health.last_step_age_s,
+        return self._health.report(
+            request_id, num_waiting=self._num_waiting, is_draining=self._drain.is_begun
         )
 
     # --- inside -------------------------------------------------------------------------------
@@ -347,12 +374,13 @@ class Coscheduler:
                 self._outbox.to_client(client_id, report)
 
     def _schedule(self) -> None:
+        self._canary.step()
         self._desk.seat_backlog()
         self._batch.schedule()
         self._drain.step()
 
     def _query_health(self, client_id: bytes, order: QueryHealth) -> None:
-        self._outbox.to_client(client_id, self.health(order.request_id))
+        self._canary.ask(client_id, order.request_id, is_working=len(self._book) > 0)
 
     def _worker_died(self, fact: WorkerDied) -> None:
         if fact.role == Role.GATEWAY.label:

@@ -128,6 +128,10 @@ class DeviceArrays:
         items = [np.arange(start, start + len(values)) for start, values in pieces]
         return np.concatenate(items), np.concatenate([values for _, values in pieces])
 
+    def distrust(self) -> None:
+        """Nobody knows which rows the device has, now that none is left: all are to be idle."""
+        self._num_written = self._layout.max_rows
+
     def advance(self) -> None:
         """The step was planned: afterwards each newest token is the one that it chooses."""
         num_rows = len(self.rows)
@@ -137,8 +141,7 @@ class DeviceArrays:
     def _write_row(self, index: int, pieces: list[tuple[int, NDArray[np.int32]]]) -> None:
         layout = self._layout
         pieces.append((index, self.positions[index : index + 1].copy()))
-        if self.origins[index] != index:
-            pieces.append((layout.origins + index, self.origins[index : index + 1].copy()))
+        pieces.append((layout.origins + index, self.origins[index : index + 1].copy()))
         self._write_blocks(self.rows[index], 0, pieces)
 
     def _write_blocks(

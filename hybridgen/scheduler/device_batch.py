@@ -11,7 +11,8 @@ Between ``plan_step(s)`` and ``complete(s)`` step s is *in flight*; any number m
 in practice. A row whose text ended in step s is still in s + 1 when that was planned before: it
 runs one wasted step, in which the samplers find it finished and write nothing. A row is reported
 finished or retired only when no step in flight has it and no piece of its prefill is out, so its
-blocks and its slot can be given away at once.
+blocks and its slot can be given away at once. Where the device has no memory left for a step or a
+piece, that is taken back and its rows leave likewise, reported as overflowed.
 
 A row with its newest token at position p decodes it into the blocks of positions 0 … p, and the
 logits choose the token at p + 1. Without a block for p it is held out until it is granted more.
@@ -30,15 +31,19 @@ from hybridgen.errors import InternalError
 from hybridgen.ipc.sampled_ring import RowFlag
 from hybridgen.messages import (
     BatchRow,
+    ErrorInfo,
     GrantBlocks,
     JoinBatch,
     RetireSlot,
+    RowProgress,
     SlotEvent,
     StepReport,
 )
 from hybridgen.scheduler.batch_row import Phase
 from hybridgen.scheduler.device_arrays import DeviceArrays
 from hybridgen.scheduler.device_row import DeviceChunk, DeviceRow, StateLayout, StepPlan
+from hybridgen.scheduler.held_rows import HeldRows
+from hybridgen.scheduler.order_check import check_grant, check_join
 from hybridgen.scheduler.prefill_queue import PrefillQueue
 from hybridgen.scheduler.row_events import Departure, RowEvents
 from hybridgen.scheduler.row_parameters import NO_PARAMETERS, RowParameters
@@ -90,7 +95,7 @@ class DeviceBatch:
         self._arrays = DeviceArrays(self.layout, block_size, max_model_len)
         self._ready: list[DeviceRow] = []  # prompts that are in; not yet in a step
         self._opening: list[tuple[DeviceRow, int]] = []  # first rows of the last step, and where
-        self._held: list[DeviceRow] = []
+        self._held = HeldRows(self._arrays)
         self._in_flight: collections.deque[_InFlight] = collections.deque()
         self._last_ids = np.empty(0, np.int32)  # of the newest completed step
         self._free_slots = list(range(num_logits_slots))
@@ -131,15 +136,13 @@ class DeviceBatch:
                     self._arrays.headers["detokenizer"][known.index] = order.detokenizer
                 return
             self._leave(known, None)
-        room = len(order.blocks) * self._block_size
-        has_place = len(self._rows) < self._max_rows
-        is_in_table = len(order.blocks) <= self.layout.width
-        if not has_place or not 1 <= order.num_tokens <= room or not is_in_table:
-            raise InternalError(
-                "a row does not fit into the batch",
-                value=f"{order.num_tokens} tokens in {len(order.blocks)} blocks",
-                limit=f"{self._max_rows} rows of {self.layout.width} blocks",
-            )
+        check_join(
+            order,
+            num_rows=len(self._rows),
+            max_rows=self._max_rows,
+            width=self.layout.width,
+            block_size=self._block_size,
+        )
         row = DeviceRow(
             slot=order.slot,
             epoch=order.epoch,
@@ -161,14 +164,8 @@ class DeviceBatch:
         row = self._find(order.slot, order.epoch)
         if row is None:
             return
-        stop = order.first + len(order.blocks)
-        if order.first > len(row.blocks) or stop > self.layout.width:
-            raise InternalError(
-                "granted blocks leave a gap in the block table, or exceed it",
-                value=f"blocks {order.first} to {stop}",
-                limit=f"{len(row.blocks)} held, {self.layout.width} at most",
-            )
-        row.blocks[order.first : stop] = order.blocks
+        check_grant(order, num_blocks=len(row.blocks), width=self.layout.width)
+        row.blocks[order.first : order.first + len(order.blocks)] = order.blocks
         if row.phase is Phase.RUNNING:
             self._arrays.extend(row, order.first)
 
@@ -210,7 +207,18 @@ class DeviceBatch:
                 row.phase = Phase.FIRST
                 self._ready.append(row)
                 self._events.prefilled.append(SlotEvent(row.slot, row.epoch))
+            else:
+                self._events.advanced.append(RowProgress(row.slot, row.epoch, chunk.stop))
         self._release_leavers()
+
+    def prefill_failed(self, chunks: Sequence[DeviceChunk], error: ErrorInfo) -> None:
+        """There was no memory for a piece, and what was enqueued of it is over: its rows leave."""
+        self._num_chunks_out -= len(chunks)
+        for chunk in chunks:
+            chunk.row.num_chunks_out -= 1
+            if chunk.is_last:
+                self._free_slots.append(chunk.logits_slot)
+        self._overflow([chunk.row for chunk in chunks], error)
 
     # --- steps --------------------------------------------------------------------------------
 
@@ -222,7 +230,7 @@ class DeviceBatch:
             wants_device: let the device choose the tokens, where the parameters of all rows allow.
         """
         self._run_opened()
-        self._resume_held()
+        self._held.resume()
         self._hold_short_of_blocks()
         arrays, first = self._arrays, self._ready
         num_decode = len(arrays.rows)
@@ -268,9 +276,7 @@ class DeviceBatch:
         self._in_flight.popleft()
         self._last_ids = token_ids.astype(np.int32)
         self._free_slots += flight.logits_slots
-        for row in self._held:
-            if row.last_id < 0 and row in flight.rows and not self._is_in_flight(row):
-                row.last_id = int(token_ids[row.origin])
+        self._held.tell(flight.rows, token_ids, [later.rows for later in self._in_flight])
         ends = (flags & _ENDS_ROW) != 0
         if ends.any():
             for index in np.flatnonzero(ends):
@@ -278,6 +284,14 @@ class DeviceBatch:
                 if row.phase is not Phase.GONE:
                     self._leave(row, Departure.FINISHED)
         self._release_leavers()
+
+    def give_back(self, error: ErrorInfo) -> None:
+        """There was no memory for the step planned last: it never was, and its rows leave."""
+        flight = self._in_flight.pop()
+        self._free_slots += flight.logits_slots
+        self._opening = []
+        self._overflow(flight.rows, error)
+        self._arrays.distrust()
 
     def take_report(self, step: int) -> StepReport | None:
         """What happened since the last report, if anything."""
@@ -307,8 +321,8 @@ class DeviceBatch:
     def is_idle(self) -> bool:
         """Whether nothing can happen before an order comes."""
         is_waiting = self._arrays.rows or self._queue or self._ready or self._opening
-        can_resume = any(self._can_resume(row) for row in self._held)
-        return not (is_waiting or self._in_flight or self._num_chunks_out or can_resume)
+        is_busy = self._in_flight or self._num_chunks_out
+        return not (is_waiting or is_busy or self._held.can_any_resume)
 
     # --- inside -------------------------------------------------------------------------------
 
@@ -331,14 +345,6 @@ class DeviceBatch:
                 self._arrays.append(row, row.num_tokens, index)
         self._opening = []
 
-    def _resume_held(self) -> None:
-        for row in [row for row in self._held if self._can_resume(row)]:
-            self._held.remove(row)
-            self._arrays.append(row, row.position, -1 - row.last_id)
-
-    def _can_resume(self, row: DeviceRow) -> bool:
-        return row.last_id >= 0 and row.position < self._arrays.room_of(row)
-
     def _hold_short_of_blocks(self) -> None:
         """Name rows that run short, and hold out those that have run out."""
         arrays, n = self._arrays, len(self._arrays.rows)
@@ -352,30 +358,15 @@ class DeviceBatch:
                 self._events.starving.append(SlotEvent(row.slot, row.epoch))
             arrays.is_told[:n] |= is_short
         if slack.min() < 0:
+            last_ids = None if self._in_flight else self._last_ids
             for index in np.flatnonzero(slack < 0)[::-1]:
-                self._hold(arrays.rows[index])
-
-    def _hold(self, row: DeviceRow) -> None:
-        arrays = self._arrays
-        row.position = int(arrays.positions[row.index])
-        origin = int(arrays.origins[row.index])
-        row.origin, row.last_id = origin, -1
-        if origin < 0:
-            row.last_id = -1 - origin
-        elif not self._in_flight:
-            row.last_id = int(self._last_ids[origin])
-        arrays.remove(row)
-        row.phase = Phase.HELD
-        self._held.append(row)
-
-    def _is_in_flight(self, row: DeviceRow) -> bool:
-        return any(row in flight.rows for flight in self._in_flight)
+                self._held.hold(arrays.rows[index], last_ids)
 
     def _leave(self, row: DeviceRow, why: Departure | None) -> None:
         if row.phase is Phase.RUNNING:
             self._arrays.remove(row)
         elif row.phase is Phase.HELD:
-            self._held.remove(row)
+            self._held.discard(row)
         elif row in self._ready:
             self._ready.remove(row)
             self._free_slots.append(row.logits_slot)
@@ -387,6 +378,13 @@ class DeviceBatch:
             last_step = self._in_flight[-1].step if self._in_flight else 0
             self._events.leave(row, why, last_step)
             self._release_leavers()
+
+    def _overflow(self, rows: Sequence[DeviceRow], error: ErrorInfo) -> None:
+        self._events.memory_error = error
+        for row in rows:
+            if row.phase is not Phase.GONE:
+                self._leave(row, Departure.OVERFLOWED)
+        self._release_leavers()
 
     def _release_leavers(self) -> None:
         self._events.release(self._in_flight[0].step if self._in_flight else None)

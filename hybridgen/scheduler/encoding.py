@@ -12,12 +12,15 @@ from hybridgen.messages import (
     EncodePrompt,
     ErrorInfo,
     ProbeEncoded,
+    PromptEncoded,
+    PromptRejected,
     PromptTokenized,
     TokenizePrompt,
 )
 from hybridgen.request import Prompt
 from hybridgen.scheduler.alarms import Alarms
 from hybridgen.scheduler.outbox import Outbox
+from hybridgen.scheduler.quarantine import POISON_DEATHS, poison
 from hybridgen.scheduler.request_record import RequestRecord
 from hybridgen.scheduler.worker_pool import PoolWorker, WorkerPool
 
@@ -34,6 +37,7 @@ class Probe:
     request_id: bytes
     prompt: Prompt
     worker: PoolWorker
+    num_deaths: int = 0  # of tokenizers that worked on it
     alarm_s: float = float("inf")
 
 
@@ -50,6 +54,18 @@ class Encoding:
         self._probes: dict[int, Probe] = {}
         self._probe_names: dict[tuple[bytes, bytes], Probe] = {}
         self.alarms: Alarms[Probe] = Alarms()
+
+    @property
+    def num_open(self) -> int:
+        """Prompts that wait for a tokenizer or are in one's hands."""
+        return sum(worker.load for worker in self._tokenizers.workers)
+
+    def is_stale(self, record: RequestRecord, fact: PromptEncoded | PromptRejected) -> bool:
+        """Whether the answer comes from another process than the one that has the prompt now."""
+        if fact.incarnation == 0:
+            return False
+        worker = self._tokenizers[record.tokenizer]
+        return fact.tokenizer != worker.index or fact.incarnation < worker.incarnation
 
     def check(self) -> None:
         """Prompts can be encoded, now or soon.
@@ -117,6 +133,15 @@ class Encoding:
             if probe.worker.is_attached:
                 self._outbox.to_worker(probe.worker.name, EncodeProbe(probe.probe_id, probe.prompt))
 
+    def probe_killed(self, probe_id: int) -> None:
+        """A tokenizer died on this probe; the second time the probe is why."""
+        probe = self._probes.get(probe_id)
+        if probe is None:
+            return
+        probe.num_deaths += 1
+        if probe.num_deaths >= POISON_DEATHS:
+            self._answer(probe, [], ErrorInfo.of(poison("tokenizer", probe.num_deaths)))
+
     def start_probe(self, client_id: bytes, order: TokenizePrompt) -> None:
         """Encode without a slot.
 
@@ -164,7 +189,10 @@ class Encoding:
         if record.prompt is None:
             return  # lost with a coscheduler: only the client can repeat it
         record.num_encodes += 1
-        order = EncodePrompt(record.slot, record.epoch, record.prompt)
+        params = record.params
+        order = EncodePrompt(
+            record.slot, record.epoch, record.prompt, params.grammar, params.stop_regex
+        )
         self._outbox.to_worker(worker.name, order)
 
     def _answer(self, probe: Probe, ids: list[int], error: ErrorInfo | None) -> None:

@@ -6,7 +6,8 @@ the greatest rank — lowest priority, then youngest — gives all of its own ba
 later (preemption by recompute). The row of the smallest rank is never a victim while there are
 others, and its request was admitted only because it fits alone, so something always finishes.
 
-A block is free again only when the gpu process has said that the row is off.
+What the beginning of a prompt has in common with others is shared (``PrefixSharing``), and counts
+only once. A block is free again only when the gpu process has said that its last row is off.
 """
 
 from __future__ import annotations
@@ -15,10 +16,13 @@ import math
 from collections.abc import Sequence
 
 from hybridgen.clock import Clock
-from hybridgen.ipc.slot_table import SlotState
+from hybridgen.ipc.slot_table import RowError, SlotState
 from hybridgen.kvcache.block_pool import BlockPool
 from hybridgen.messages import BatchRow, GrantBlocks, JoinBatch, RetireSlot
 from hybridgen.scheduler.outbox import Outbox
+from hybridgen.scheduler.overflows import Overflows
+from hybridgen.scheduler.prefix_sharing import PrefixSharing
+from hybridgen.scheduler.quarantine import Quarantine
 from hybridgen.scheduler.queues import RequestQueue
 from hybridgen.scheduler.request_book import RequestBook
 from hybridgen.scheduler.request_record import RequestRecord
@@ -28,6 +32,8 @@ from hybridgen.scheduler.tree_shape import TreeShape
 GPU = "gpu-0"
 LOOKAHEAD_BLOCKS = 2
 GRANT_BLOCKS = 2
+#: While one suspect of killing the gpu process is tried, the next one waits for this look.
+TRIAL_LOOK_S = 0.02
 
 
 class GpuBatch:
@@ -40,13 +46,16 @@ class GpuBatch:
         max_num_seqs: int,
         book: RequestBook,
         ledger: SlotLedger,
+        quarantine: Quarantine,
+        sharing: PrefixSharing,
         outbox: Outbox,
         clock: Clock,
     ) -> None:
         self._shape = shape
-        self._max_num_seqs = max_num_seqs
         self._book = book
         self._ledger = ledger
+        self._quarantine = quarantine
+        self._sharing = sharing
         self._outbox = outbox
         self._clock = clock
         self.pool: BlockPool | None = None
@@ -54,6 +63,8 @@ class GpuBatch:
         self.is_attached = False
         self.is_lost = False
         self.num_preempted = 0
+        self.overflows = Overflows(max_num_seqs, clock)
+        self.num_replayed_tokens = 0  # computed again for rows that had lost their KV cache
         self.waiting: RequestQueue[RequestRecord] = RequestQueue()
         self.rows: dict[int, RequestRecord] = {}  # by slot; also those that are retiring
         self._starving: dict[int, RequestRecord] = {}
@@ -70,14 +81,37 @@ class GpuBatch:
         """Whether steps are expected of the gpu process."""
         return bool(self.rows)
 
+    @property
+    def is_trying_suspect(self) -> bool:
+        """Whether a row runs that may be what kills the gpu process: one at a time."""
+        return any(record.is_suspect for record in self.rows.values())
+
+    def next_s(self) -> float:
+        """When ``schedule`` wants to be called next, though nobody said anything."""
+        return self._clock() + TRIAL_LOOK_S if self.is_trying_suspect else math.inf
+
     def enqueue(self, record: RequestRecord) -> None:
         """Let ``record`` wait for its turn."""
+        if math.isnan(record.encoded_s):
+            record.encoded_s = self._clock()
         self._ledger.set_state(record, SlotState.WAITING)
         self.waiting.push(record)
+
+    def prefilled(self, record: RequestRecord) -> None:
+        """Its prompt is in the cache; from now on it is decoded."""
+        self._wait_again(self._sharing.prefilled(record))
+        if math.isnan(record.prefilled_s):
+            record.prefilled_s = self._clock()
+        self._ledger.set_state(record, SlotState.RUNNING)
+
+    def advanced(self, record: RequestRecord, num_tokens: int) -> None:
+        """So many tokens of its prompt are in the cache."""
+        self._wait_again(self._sharing.advanced(record, num_tokens))
 
     def withdraw(self, record: RequestRecord) -> None:
         """``record`` is over: it neither waits nor keeps a row."""
         self.waiting.remove(record)
+        self._wait_again(self._sharing.gives_up(record))
         self._starving.pop(record.slot, None)
         record.is_starving = False
         self._retire(record)
@@ -87,7 +121,11 @@ class GpuBatch:
         if not record.is_row:
             return
         if record.is_retiring:
-            self._num_returning -= len(record.blocks)
+            self._num_returning -= record.num_returning
+        if self._ledger.finish(record).row_error is RowError.INVALID_LOGITS:
+            self._sharing.distrust(record)
+        else:
+            self._wait_again(self._sharing.left(record, self._ledger.num_generated(record)))
         if self.pool is not None:
             self.pool.free(record.blocks)
         self._forget_row(record)
@@ -111,10 +149,18 @@ class GpuBatch:
         self.num_preempted += 1
         self._starving.pop(record.slot, None)
         record.is_starving = False
+        self._wait_again(self._sharing.gives_up(record))
         self._retire(record)
+
+    def overflow(self, records: Sequence[RequestRecord]) -> None:
+        """The device had no memory to compute these rows, which are off."""
+        self.overflows.note(records, len(self.rows))
+        for record in records:
+            self.take_off(record)
 
     def schedule(self) -> None:
         """Use what is free: first for rows that stand still, then for those that wait."""
+        self._clear_suspects()
         if not self.is_attached or self.pool is None:
             return
         if self._starving:
@@ -144,12 +190,13 @@ class GpuBatch:
         self._starving.clear()
         self._foreign.clear()
         self._num_returning = 0
+        self._wait_again(self._sharing.reset(self.pool))
         known = {(row.slot, row.epoch) for row in rows}
         missing = [r for r in self.rows.values() if (r.slot, r.epoch) not in known]
         for absent in missing:
             self._forget_row(absent)
         for row in rows:
-            self.pool.claim(row.blocks)
+            self.pool.claim(row.blocks, row.num_computed // self._shape.block_size)
             record = self._book.occupant(row.slot, row.epoch)
             if record is None or not record.is_row:
                 self._disown(row)
@@ -168,9 +215,19 @@ class GpuBatch:
             self._forget_row(record)
         if self.pool is not None:
             self.pool = BlockPool(self.pool.num_blocks, self.pool.block_size)
+            self._wait_again(self._sharing.reset(self.pool))
         return lost
 
     # --- inside -------------------------------------------------------------------------------
+
+    def _clear_suspects(self) -> None:
+        for record in self.rows.values():
+            if record.is_suspect:
+                self._quarantine.clear(record)
+
+    def _wait_again(self, records: Sequence[RequestRecord]) -> None:
+        for record in records:
+            self.waiting.push(record)
 
     def _forget_row(self, record: RequestRecord) -> None:
         record.is_row = record.is_retiring = record.is_starving = False
@@ -199,7 +256,9 @@ class GpuBatch:
         if not record.is_row or record.is_retiring:
             return
         record.is_retiring = True
-        self._num_returning += len(record.blocks)
+        if self.pool is not None:
+            record.num_returning = self.pool.num_sole(record.blocks)
+            self._num_returning += record.num_returning
         if self.is_attached:
             self._outbox.to_worker(GPU, RetireSlot(record.slot, record.epoch))
 
@@ -229,24 +288,44 @@ class GpuBatch:
                 return
             self.preempt(max(rows, key=_rank))
 
+    def _is_kept_out(self, record: RequestRecord) -> bool:
+        is_second_suspect = record.is_suspect and self.is_trying_suspect
+        return is_second_suspect or self.overflows.keeps_out(record, self.rows.values())
+
     def _join_next(self, pool: BlockPool) -> bool:
-        if len(self.rows) + len(self._foreign) >= self._max_num_seqs:
+        if len(self.rows) + len(self._foreign) >= self.overflows.max_rows:
             return False
         record = self.waiting.peek()
-        if record is None:
+        if record is None or self._is_kept_out(record):
             return False
+        if len(self.rows) >= pool.num_free:
+            return False  # at least one block is its own
         num_tokens = record.prompt_len + self._ledger.num_generated(record)
+        prefix = self._sharing.look(record, num_tokens)
+        if prefix.leader >= 0:
+            self.waiting.pop()
+            self._sharing.follow(record, prefix)
+            return True
         num_blocks = pool.blocks_for(num_tokens) + LOOKAHEAD_BLOCKS
-        num_blocks = min(num_blocks, self._max_blocks(record))
+        num_blocks = min(num_blocks, self._max_blocks(record)) - len(prefix.blocks)
         # One block for each running row stays free, or the newcomer would be thrown out at once.
-        if num_blocks + len(self.rows) > pool.num_free:
+        if num_blocks + pool.num_idle(prefix.blocks) + len(self.rows) > pool.num_free:
             return False
         self.waiting.pop()
-        record.blocks = pool.allocate(num_blocks)
+        pool.share(prefix.blocks)
+        record.blocks = prefix.blocks + pool.allocate(num_blocks)
+        self._join(record, num_tokens, len(prefix.blocks) * pool.block_size)
+        return True
+
+    def _join(self, record: RequestRecord, num_tokens: int, num_cached: int) -> None:
         record.is_row = True
         self.rows[record.slot] = record
+        if num_tokens > record.prompt_len or not math.isnan(record.joined_s):
+            self.num_replayed_tokens += num_tokens - num_cached
         if math.isnan(record.joined_s):
             record.joined_s = self._clock()
+            record.num_cached = num_cached
+        self._sharing.joined(record, num_tokens, num_cached)
         self._ledger.set_state(record, SlotState.PREFILL)
         self._outbox.to_worker(
             GPU,
@@ -255,11 +334,10 @@ class GpuBatch:
                 epoch=record.epoch,
                 detokenizer=record.detokenizer,
                 num_tokens=num_tokens,
-                num_cached=0,
+                num_cached=num_cached,
                 blocks=list(record.blocks),
             ),
         )
-        return True
 
 
 def _rank(record: RequestRecord) -> tuple[int, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from hybridgen.errors import HybridGenError
@@ -47,10 +48,16 @@ class Outbox:
 
     def __init__(self) -> None:
         self._items: list[Addressed] = []
+        #: Clients inside this process: they hear at once what is said to them.
+        self.listeners: dict[bytes, Callable[[ClientReply], None]] = {}
 
     def to_client(self, client_id: bytes, message: ClientReply) -> None:
         """Queue a message for a client."""
-        self._items.append(ToClient(client_id, message))
+        listener = self.listeners.get(client_id)
+        if listener is None:
+            self._items.append(ToClient(client_id, message))
+        else:
+            listener(message)
 
     def refuse(self, client_id: bytes, request_id: bytes, error: HybridGenError) -> None:
         """Queue the final message of a request that never was one."""

@@ -13,6 +13,10 @@ CROWDED_TOKENS_PER_ROW = 64
 #: Whole pieces between two steps then: 8,192 tokens, the usual size of a batch of prompts in
 #: servers that mix both. By estimate; its share in a burst's throughput was not measured alone.
 CROWDED_PIECES = 4
+#: After a piece that the device had no memory for the next ones are half as large, down to this …
+LEAST_PIECE = 64
+#: … and twice as large again after so many.
+NUM_GOOD_PIECES = 32
 #: A piece that takes longer than the quickest so far raises the estimate by so much at most.
 _FORGETTING = 1.05
 
@@ -50,6 +54,8 @@ class PrefillBudget:
         self._num_waiting = 0
         self._num_left = self._whole  # tokens that may begin beside the step under way
         self._num_since_step = 0  # tokens computed since the last step was enqueued
+        self._largest = max_chunk  # that there is memory for, as far as known
+        self._num_good = 0  # pieces since that was changed
 
     # --- what happened ------------------------------------------------------------------------
 
@@ -65,11 +71,18 @@ class PrefillBudget:
     def piece_done(self, num_tokens: int, took_ms: float) -> None:
         """The device is through with a piece, and took so long for it."""
         self._num_since_step += num_tokens
+        self._num_good += 1
+        if self._largest < self._max_chunk and self._num_good >= NUM_GOOD_PIECES:
+            self._largest, self._num_good = min(2 * self._largest, self._max_chunk), 0
         if num_tokens < min(LEAST_TOKENS, self._whole) or took_ms <= 0.0:
             return  # says nothing about tokens of a larger one
         measured = took_ms * 1000 / num_tokens
         known = self._us_per_token
         self._us_per_token = min(measured, known * _FORGETTING) if known else measured
+
+    def piece_failed(self, num_tokens: int) -> None:
+        """The device had no memory for a piece of so many."""
+        self._largest, self._num_good = max(num_tokens // 2, LEAST_PIECE), 0
 
     def step_begun(self) -> None:
         """A step was enqueued."""
@@ -105,10 +118,10 @@ class PrefillBudget:
         computes.
         """
         if not self._num_running:
-            return self._max_chunk
+            return self._largest
         if 2 * self._num_left < min(self.tokens_per_step(), self._whole):
             return 0
-        return _in_tiles(min(self._num_left, self._whole))
+        return _in_tiles(min(self._num_left, self._whole, self._largest))
 
     def lets_step(self) -> bool:
         """Whether a step may go although pieces are with the device."""

@@ -14,26 +14,25 @@ from hybridgen.config import SchedulerSection
 from hybridgen.errors import (
     ContextLengthExceeded,
     HybridGenError,
-    PoisonRequest,
     RestartBudgetSpent,
 )
+from hybridgen.ipc.pulse import PROBE_SLOT
 from hybridgen.ipc.slot_table import SlotState
-from hybridgen.messages import AttachWorker, WorkerAttached, WorkerDied
+from hybridgen.messages import AttachWorker, SlotEvent, WorkerAttached, WorkerDied
 from hybridgen.request import FinishReason
 from hybridgen.scheduler.admission import Admission
 from hybridgen.scheduler.encoding import Encoding
 from hybridgen.scheduler.gpu_batch import GPU, GpuBatch
 from hybridgen.scheduler.outbox import Outbox
+from hybridgen.scheduler.quarantine import TOKENS_UNKNOWN, Quarantine
 from hybridgen.scheduler.request_book import RequestBook
 from hybridgen.scheduler.request_record import Ending, RequestRecord
 from hybridgen.scheduler.retirement import Retirement
+from hybridgen.scheduler.sampler_watch import SamplerWatch
 from hybridgen.scheduler.slot_ledger import SlotLedger
 from hybridgen.scheduler.texts import Texts
 from hybridgen.scheduler.tree_shape import TreeShape
 from hybridgen.scheduler.worker_pool import PoolWorker, WorkerPool
-
-POISON_DEATHS = 2
-_UNKNOWN = -2
 
 
 class Recovery:
@@ -54,6 +53,8 @@ class Recovery:
         encoding: Encoding,
         texts: Texts,
         retirement: Retirement,
+        quarantine: Quarantine,
+        samplers: SamplerWatch,
         outbox: Outbox,
     ) -> None:
         self._shape = shape
@@ -68,9 +69,12 @@ class Recovery:
         self._encoding = encoding
         self._texts = texts
         self._retirement = retirement
+        self._quarantine = quarantine
+        self._samplers = samplers
         self._outbox = outbox
         self._on_death: dict[str, Callable[[WorkerDied], None]] = {
             "gpu": self._gpu_died,
+            "sampler": self._sampler_died,
             "tokenizer": self._tokenizer_died,
             "detokenizer": self._detokenizer_died,
         }
@@ -103,7 +107,7 @@ class Recovery:
             record.ended_s = self._clock()
             self._ledger.set_state(record, SlotState.FINISHED)
         if record.deaths:
-            record.tokens_at_death = _UNKNOWN
+            record.tokens_at_death = TOKENS_UNKNOWN
         self._texts_of(record).records[record.slot] = record
         if state is SlotState.ENCODING:
             record.prompt_wait_s = self._clock() + self._limits.ack_timeout_s
@@ -212,7 +216,7 @@ class Recovery:
     def _gpu_died(self, fact: WorkerDied) -> None:
         batch = self._batch
         if fact.incarnation >= batch.incarnation:
-            self._rows_lost(batch.lose())
+            self._rows_lost(batch.lose(), fact.served)
             batch.incarnation = fact.incarnation + 1  # nothing that the dead one said counts now
             batch.is_lost = batch.is_lost or fact.is_final
         if batch.is_lost:
@@ -223,42 +227,44 @@ class Recovery:
             )
             self._end_all(list(self._book), error)
 
-    def _rows_lost(self, records: list[RequestRecord]) -> None:
+    def _rows_lost(self, records: list[RequestRecord], served: SlotEvent | None = None) -> None:
+        """A gpu process ended with these rows; ``served`` is the one it was busy with, if any."""
+        suspects = records if served is None else self._occupants(served)
+        for record, error in self._quarantine.rows([r for r in suspects if not r.is_over]):
+            self._retirement.end(record, error)
         for record in records:
-            if not record.is_over:
-                self._count_death(record, "gpu")
             self.row_is_off(record)
 
-    def _count_death(self, record: RequestRecord, role: str) -> None:
-        """A second death without a new token in between quarantines the request.
-
-        One that moves on between two deaths is not what kills the worker.
-        """
-        num_tokens = self._ledger.num_generated(record)
-        is_stuck = record.tokens_at_death in (-1, num_tokens)
-        record.tokens_at_death = num_tokens
-        self._ledger.set_deaths(record, record.deaths + 1 if is_stuck else 1)
-        if record.deaths >= POISON_DEATHS:
-            error = PoisonRequest(
-                f"the {role} died repeatedly while it served this request",
-                value=record.deaths,
-                limit=POISON_DEATHS,
-                remedy="Change the prompt or the parameters; please report it with the log",
-            )
-            self._retirement.end(record, error)
+    def _sampler_died(self, fact: WorkerDied) -> None:
+        self._samplers.died(is_final=fact.is_final)
+        # Only one that found the row left undone by its predecessor names it: these are two deaths.
+        for record in self._occupants(fact.served):
+            error = self._quarantine.named("sampler", record, num_deaths=2)
+            if error is not None:
+                self._retirement.end(record, error)
 
     def _tokenizer_died(self, fact: WorkerDied) -> None:
         worker = self._leave(self._tokenizers, fact)
         if worker is None:
             return
         self._release_all(self._encoding.lose(worker))
-        served = next(iter(worker.records.values()), None)
-        if served is not None:
-            self._count_death(served, "tokenizer")
+        if fact.served is not None and fact.served.slot == PROBE_SLOT:
+            self._encoding.probe_killed(fact.served.epoch)
+        for record in self._occupants(fact.served):
+            error = self._quarantine.named("tokenizer", record)
+            if error is not None:
+                self._retirement.end(record, error)
         if worker.is_lost:
             self._encoding.move_probes(worker)
             for record in list(worker.records.values()):
                 self._move_prompt(worker, record)
+
+    def _occupants(
+        self, served: SlotEvent | None, *, and_over: bool = False
+    ) -> list[RequestRecord]:
+        """The request that a dead process was working for: one at most, unless it is over."""
+        record = None if served is None else self._book.occupant(served.slot, served.epoch)
+        return [] if record is None or (record.is_over and not and_over) else [record]
 
     def _move_prompt(self, worker: PoolWorker, record: RequestRecord) -> None:
         worker.records.pop(record.slot, None)
@@ -275,6 +281,13 @@ class Recovery:
         if worker is None:
             return
         self._texts.lose(worker)
+        # All its tokens may be there long ago, and even its client may have had the end of it.
+        for record in self._occupants(fact.served, and_over=True):
+            error = self._quarantine.named("detokenizer", record)
+            if error is not None and record.final is None:
+                self._retirement.drop_text(record, Ending.of(error))
+            elif error is not None:
+                self._retirement.drop_reader(record, Ending.of(error))
         if worker.is_lost:
             for record in list(worker.records.values()):
                 self._move_text(worker, record)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 
+from hybridgen import fault
 from hybridgen.clock import Clock
 from hybridgen.config import SchedulerSection
 from hybridgen.errors import HybridGenError, InvalidRequest, RestartBudgetSpent
@@ -32,8 +33,13 @@ from hybridgen.scheduler.queues import RequestQueue
 from hybridgen.scheduler.request_book import RequestBook
 from hybridgen.scheduler.request_record import Ending, RequestRecord
 from hybridgen.scheduler.retirement import Retirement
+from hybridgen.scheduler.sampler_watch import SamplerWatch
 from hybridgen.scheduler.slot_ledger import SlotLedger
 from hybridgen.scheduler.texts import Texts
+from hybridgen.trace_context import TraceContext
+
+#: Clients get the seed as a number in JSON, which many read as a double.
+MAX_DRAWN_SEED = 2**53 - 1
 
 
 class RequestDesk:
@@ -52,6 +58,7 @@ class RequestDesk:
         encoding: Encoding,
         texts: Texts,
         retirement: Retirement,
+        samplers: SamplerWatch,
         drain: Drain,
         backlog: RequestQueue[RequestRecord],
         outbox: Outbox,
@@ -67,6 +74,7 @@ class RequestDesk:
         self._encoding = encoding
         self._texts = texts
         self._retirement = retirement
+        self._samplers = samplers
         self._drain = drain
         self._backlog = backlog
         self._outbox = outbox
@@ -93,6 +101,7 @@ class RequestDesk:
         if self._batch.is_lost:
             raise RestartBudgetSpent("the gpu process is gone", remedy="Restart the server")
         self._encoding.check()
+        self._samplers.check()
         self._texts.check()
         num_live = len(self._book) - self._retirement.num_over
         self._admission.check(order, num_live)
@@ -103,19 +112,21 @@ class RequestDesk:
             client_id=client_id,
             request_id=order.request_id,
             params=order.params,
-            seed=self._draw_seed() if seed is None else seed,
+            seed=self._draw_seed() & MAX_DRAWN_SEED if seed is None else seed,
             priority=order.priority,
             arrival=next(self._arrivals),
             arrival_s=now_s,
             deadline_s=now_s + timeout_s,
             prompt=order.prompt,
+            trace=TraceContext.parse(order.traceparent),
         )
         self._book.add(record)
         self._backlog.push(record)
-        self._counters.accepted += 1
+        self._counters.accepted += not record.is_canary
         self._retirement.watch(record)
 
     def _resubmit(self, record: RequestRecord, order: SubmitRequest) -> None:
+        record.trace = record.trace or TraceContext.parse(order.traceparent)
         if record.prompt is None and record.state is SlotState.ENCODING:
             # Its text was lost with the previous coscheduler.
             record.prompt = order.prompt
@@ -179,7 +190,9 @@ class RequestDesk:
         except HybridGenError as error:
             self._retirement.end(record, error)
             return
+        record.seated_s = self._clock()
         self._ledger.fill(record)
+        fault.point("coscheduler.admit")
         self._book.seat(record)
         self._texts.tell_client(record)
         self._texts.open(record)

@@ -14,6 +14,7 @@ from hybridgen.errors import (
     Cancelled,
     DeadlineExceeded,
     Draining,
+    GrammarSpent,
     HybridGenError,
     InternalError,
     InvalidLogits,
@@ -24,6 +25,8 @@ from hybridgen.errors import (
 from hybridgen.ipc.slot_table import SlotState
 from hybridgen.messages import ErrorInfo, TextFinished
 from hybridgen.request import FinishReason, Prompt, SamplingParams
+from hybridgen.scheduler.request_times import RequestTimes
+from hybridgen.trace_context import TraceContext
 
 if TYPE_CHECKING:
     from hybridgen.messages import RequestFinished
@@ -39,12 +42,13 @@ END_ERRORS: tuple[type[HybridGenError] | None, ...] = (
     SlowReader,
     InvalidLogits,
     RestartBudgetSpent,
+    GrammarSpent,
 )
 _END_CODES = {cls.code: index for index, cls in enumerate(END_ERRORS) if cls is not None}
 _OTHER_ERROR = 1
 
-#: A greater priority goes first; 0 is usual.
-MAX_PRIORITY = 1000
+#: The tree's own client (canary.py); what it asks for is counted and logged nowhere.
+CANARY_CLIENT = b"hybridgen/canary"
 
 NATURAL_ENDS = frozenset({FinishReason.STOP, FinishReason.LENGTH, FinishReason.STOP_STRING})
 
@@ -93,6 +97,7 @@ class RequestRecord:
     arrival_s: float
     deadline_s: float
     prompt: Prompt | None = None  # None: encoded, or lost with the previous coscheduler
+    trace: TraceContext | None = None  # None: the client gave none, or it was lost in a restart
 
     slot: int = -1
     epoch: int = 0
@@ -101,8 +106,10 @@ class RequestRecord:
     detokenizer: int = 0
     prompt_len: int = 0
     max_len: int = 0
-    deaths: int = 0
-    tokens_at_death: int = -1  # generated when a worker died under it; -1: none did
+    deaths: int = 0  # of workers that served it, by kind (quarantine.py), as in its slot
+    tokens_at_death: int = 0  # generated when the gpu process died under it
+    text_death_s: float = -math.inf  # when a detokenizer died of it last, as far as is known
+    is_suspect: bool = False  # it may be what kills the gpu process
 
     # Encoding
     num_encodes: int = 0  # EncodePrompt orders without an answer
@@ -112,8 +119,14 @@ class RequestRecord:
     is_row: bool = False  # the gpu process may touch its blocks
     is_retiring: bool = False  # RetireSlot sent, not confirmed
     is_starving: bool = False  # asked for blocks that were not there
+    num_returning: int = 0  # while is_retiring: blocks that come back with it
     blocks: list[int] = dataclasses.field(default_factory=list)
+    num_to_prefill: int = 0  # tokens that its row joined with
+    num_written: int = 0  # leading tokens whose KV is in its blocks, as far as reported
+    num_cached: int = 0  # tokens of its prompt that were there when it first joined
     num_preemptions: int = 0
+    num_overflows: int = 0  # the device had no memory for it; without a token in between
+    tokens_at_overflow: int = -1  # generated then; -1: never
 
     # The end
     ending: Ending | None = None  # decided; None while it runs
@@ -124,7 +137,10 @@ class RequestRecord:
     is_acked: bool = False
     is_released: bool = False  # gone from the book, slot free
 
+    seated_s: float = math.nan
+    encoded_s: float = math.nan
     joined_s: float = math.nan
+    prefilled_s: float = math.nan
     ended_s: float = math.nan
     final_s: float = math.nan
     alarm_s: float = math.inf
@@ -138,6 +154,16 @@ class RequestRecord:
     def rank(self) -> tuple[int, int]:
         """Place in every queue; the row with the greatest rank is preempted first."""
         return -self.priority, self.arrival
+
+    @property
+    def is_canary(self) -> bool:
+        """Whether nobody but the tree itself asked for it."""
+        return self.client_id == CANARY_CLIENT
+
+    @property
+    def num_deaths(self) -> int:
+        """Deaths of all kinds."""
+        return sum(self.deaths.to_bytes(8, "little"))
 
     @property
     def has_slot(self) -> bool:
@@ -163,6 +189,8 @@ class FinishedRequest(NamedTuple):
     total_s: float
     num_preemptions: int
     deaths: int
+    times: RequestTimes = RequestTimes()
+    trace: TraceContext | None = None
 
     def __str__(self) -> str:
         """``request <id>: stop, 3 + 50 tokens, 0.091 s (0.003 queued), slot 0``, rare things."""

@@ -39,6 +39,7 @@ from hybridgen.scheduler.request_record import (
     FinishedRequest,
     RequestRecord,
 )
+from hybridgen.scheduler.request_times import RequestTimes
 from hybridgen.scheduler.slot_ledger import SlotLedger
 from hybridgen.scheduler.texts import Texts
 
@@ -126,6 +127,8 @@ class Retirement:
                 self._decide(record, ending)
         if record.text is not None and record.final is None:
             self._conclude(record)
+        if record.is_canary:
+            self._texts.close(record)  # nobody subscribes
         self.release(record)
 
     def text_finished(self, record: RequestRecord, fact: TextFinished) -> None:
@@ -150,7 +153,7 @@ class Retirement:
         finish = self._ledger.finish(record)
         if finish.reason in NATURAL_ENDS:
             return Ending(finish.reason)
-        if finish.row_error is RowError.INVALID_LOGITS:
+        if finish.row_error is not RowError.OK:
             return Ending.of(finish.row_error.exception())
         if self._ledger.has_stop(record):
             return Ending(FinishReason.STOP_STRING)
@@ -258,17 +261,19 @@ class Retirement:
             request_id=record.request_id,
             finish_reason=ending.reason.public_name or "",
             num_prompt_tokens=record.prompt_len,
+            num_cached_tokens=record.num_cached,
             num_tokens=0 if text is None else text.num_tokens,
             num_chars=0 if text is None else text.num_chars,
             error=ending.error,
         )
         record.final_s = self._clock()
         self._outbox.to_client(record.client_id, record.final)
-        self._counters.finished += 1
-        self._counters.cancelled += ending.reason is FinishReason.CANCELLED
+        self.watch(record)
+        if record.is_canary:
+            return
+        self._counters.ended(ending)
         self._finish_rate.count()
         self.finished.append(_log_entry(record, record.final, ending))
-        self.watch(record)
 
 
 def _log_entry(record: RequestRecord, final: RequestFinished, ending: Ending) -> FinishedRequest:
@@ -282,5 +287,14 @@ def _log_entry(record: RequestRecord, final: RequestFinished, ending: Ending) ->
         queue_s=record.joined_s - record.arrival_s,
         total_s=record.final_s - record.arrival_s,
         num_preemptions=record.num_preemptions,
-        deaths=record.deaths,
+        deaths=record.num_deaths,
+        times=RequestTimes(
+            arrival_s=record.arrival_s,
+            seated_s=record.seated_s,
+            encoded_s=record.encoded_s,
+            joined_s=record.joined_s,
+            prefilled_s=record.prefilled_s,
+            final_s=record.final_s,
+        ),
+        trace=record.trace,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from typing import NamedTuple
 
-from hybridgen.messages import SlotEvent, StepReport
+from hybridgen.messages import ErrorInfo, RowProgress, SlotEvent, StepReport
 from hybridgen.scheduler.device_row import DeviceRow
 
 
@@ -14,6 +14,7 @@ class Departure(enum.Enum):
 
     FINISHED = enum.auto()
     RETIRED = enum.auto()
+    OVERFLOWED = enum.auto()  # the device had no memory to compute it
 
 
 class _Leaver(NamedTuple):
@@ -26,10 +27,12 @@ class RowEvents:
     """Events since the last report, and rows that have left but are still touched."""
 
     def __init__(self) -> None:
+        self.advanced: list[RowProgress] = []
         self.prefilled: list[SlotEvent] = []
         self.starving: list[SlotEvent] = []
         self._left: dict[Departure, list[SlotEvent]] = {why: [] for why in Departure}
         self._leavers: list[_Leaver] = []
+        self.memory_error: ErrorInfo | None = None  # of the last rows that overflowed
 
     def leave(self, row: DeviceRow, why: Departure, last_step: int) -> None:
         """``row`` is in no step after ``last_step``; told once that one is over."""
@@ -37,8 +40,12 @@ class RowEvents:
 
     def deny(self, event: SlotEvent) -> None:
         """A row that is to be retired is not here: confirm that, now or with its departure."""
-        if not any(leaver.row.key == (event.slot, event.epoch) for leaver in self._leavers):
-            self._left[Departure.RETIRED].append(event)
+        for index, leaver in enumerate(self._leavers):
+            if leaver.row.key == (event.slot, event.epoch):
+                if leaver.why is Departure.OVERFLOWED:
+                    self._leavers[index] = leaver._replace(why=Departure.RETIRED)
+                return
+        self._left[Departure.RETIRED].append(event)
 
     def release(self, oldest: int | None) -> None:
         """Tell of rows that no step (from ``oldest`` on) and no piece of prefill touches."""
@@ -55,15 +62,20 @@ class RowEvents:
     def take_report(self, step: int) -> StepReport | None:
         """What happened since the last report, if anything."""
         finished, retired = self._left[Departure.FINISHED], self._left[Departure.RETIRED]
-        if not (self.prefilled or finished or retired or self.starving):
+        overflowed, error = self._left[Departure.OVERFLOWED], self.memory_error
+        events = (self.advanced, self.prefilled, finished, retired, overflowed, self.starving)
+        if not any(events):
             return None
         report = StepReport(
             step=step,
+            advanced=self.advanced,
             prefilled=self.prefilled,
             finished=finished,
             retired=retired,
             starving=self.starving,
+            overflowed=overflowed,
+            memory_error=error if overflowed else None,
         )
-        self.prefilled, self.starving = [], []
+        self.advanced, self.prefilled, self.starving = [], [], []
         self._left = {why: [] for why in Departure}
         return report

@@ -13,8 +13,8 @@
 
 A device picks the likeliest tokens out of a row of logits as they come from the model (the row's
 cut, ipc/layout.h) and may choose the token itself. So it does neither where the request changes
-logits or asks for log-probabilities: samplers do, from the whole row. The numbers are the ones
-that the samplers compute with, bit for bit.
+logits, has a grammar or asks for log-probabilities: samplers do, from the whole row. The numbers
+are the ones that the samplers compute with, bit for bit.
 """
 
 from __future__ import annotations
@@ -92,6 +92,7 @@ def _is_plain(params: SamplingParams) -> bool:
     """Whether tokens follow from the logits as they are, sooner or later, and no more is asked."""
     return (
         params.logprobs is None
+        and params.grammar is None
         and not params.logit_bias
         and params.repetition_penalty == 1.0
         and params.presence_penalty == 0.0

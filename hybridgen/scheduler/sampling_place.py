@@ -7,6 +7,8 @@ from typing import Literal
 #: Steps of one place before the other is tried again, and of such a trial.
 NUM_SETTLED = 512
 NUM_TRIAL = 16
+#: A trial ends undecided after so many steps, if most of them were not such that can be compared.
+MAX_TRIAL = 16 * NUM_TRIAL
 #: The first steps in a place still carry what the other left behind.
 NUM_SKIPPED = 3
 #: Share of a new measurement in the mean.
@@ -22,7 +24,14 @@ class _Bucket:
         self.mean_ns = {False: 0.0, True: 0.0}
         self.is_on_device = False
         self.is_trial = False
-        self.num_steps = 0
+        self.num_steps = 0  # measured
+        self.num_asked = 0  # planned
+
+    def wants_device(self) -> bool:
+        self.num_asked += 1
+        if self.is_trial and self.num_asked > MAX_TRIAL:
+            self._turn_to(not self.is_on_device, is_trial=False)
+        return self.is_on_device
 
     def note(self, is_on_device: bool, step_ns: int) -> None:
         if is_on_device != self.is_on_device:
@@ -39,9 +48,12 @@ class _Bucket:
         """After a trial, settle in the better place; after a long stay, try the other."""
         samplers_ns, device_ns = self.mean_ns[False], self.mean_ns[True]
         is_better_there = bool(device_ns) and device_ns < samplers_ns * (1.0 - _MARGIN)
-        self.is_trial = not self.is_trial
-        self.is_on_device = not self.is_on_device if self.is_trial else is_better_there
-        self.num_steps = 0
+        is_trial = not self.is_trial
+        self._turn_to(not self.is_on_device if is_trial else is_better_there, is_trial=is_trial)
+
+    def _turn_to(self, is_on_device: bool, *, is_trial: bool) -> None:
+        self.is_on_device, self.is_trial = is_on_device, is_trial
+        self.num_steps = self.num_asked = 0
 
 
 class SamplingPlace:
@@ -59,7 +71,7 @@ class SamplingPlace:
         """Whether the device should choose the tokens of the next step."""
         if self._mode != "auto":
             return self._mode == "true"
-        return self._bucket(num_rows).is_on_device
+        return self._bucket(num_rows).wants_device()
 
     def note(self, num_rows: int, is_on_device: bool, step_ns: int) -> None:
         """A step of so many rows took so long, from the end of the step before to its own.

@@ -8,14 +8,20 @@ only ever grows, also over restarts, because it stays in the record of a free sl
 from __future__ import annotations
 
 import collections
+import logging
 import math
 
 import msgspec
 
+from hybridgen import fault
+from hybridgen.errors import HybridGenError, InternalError
 from hybridgen.ipc.slot_table import Finish, SlotState, SlotTable, SlotWord, unpack_finish
 from hybridgen.request import FinishReason
 from hybridgen.sampling import parameters
 from hybridgen.scheduler.request_record import NATURAL_ENDS, Ending, RequestRecord
+from hybridgen.scheduler.tree_shape import TreeShape
+
+logger = logging.getLogger(__name__)
 
 _NS = 1_000_000_000
 _SIGN = 1 << 63
@@ -37,10 +43,10 @@ def _deadline_ns(deadline_s: float) -> int:
 class SlotLedger:
     """Gives out slots, the one freed longest ago first."""
 
-    def __init__(self, table: SlotTable, eos_ids: tuple[int, ...]) -> None:
+    def __init__(self, table: SlotTable, shape: TreeShape) -> None:
         self.table = table
         self.num_slots = table.num_slots
-        self._eos_ids = eos_ids
+        self._shape = shape
         self._free = collections.deque(range(table.num_slots))
 
     @property
@@ -56,9 +62,16 @@ class SlotLedger:
         record.epoch = self.table.load(slot, SlotWord.EPOCH) + 1
         record.state = SlotState.ENCODING
         store(slot, SlotWord.EPOCH, record.epoch)
+        fault.point("slot.commit")
         self.table.clear_worker_lines(slot)
         self.table.set_ids(slot, record.client_id, record.request_id)
-        parameters.pack(record.params, self._eos_ids, record.seed, into=self.table.parameters(slot))
+        parameters.pack(
+            record.params,
+            self._shape.eos_ids,
+            record.seed,
+            into=self.table.parameters(slot),
+            grammar_into=self.table.grammar(slot),
+        )
         for word, value in (
             (SlotWord.PROMPT_LEN, 0),
             # While the prompt length is unknown, this word keeps max_tokens for a restart.
@@ -73,6 +86,7 @@ class SlotLedger:
             (SlotWord.DEATHS, 0),
         ):
             store(slot, word, value)
+        fault.point("slot.commit")
         store(slot, SlotWord.STATE, SlotState.ENCODING)
 
     def set_state(self, record: RequestRecord, state: SlotState) -> None:
@@ -85,6 +99,7 @@ class SlotLedger:
         record.prompt_len = prompt_len
         record.max_len = max_len
         self.table.store(record.slot, SlotWord.PROMPT_LEN, prompt_len)
+        fault.point("slot.commit")
         self.table.store(record.slot, SlotWord.MAX_LEN, max_len)
 
     def set_owners(self, record: RequestRecord) -> None:
@@ -100,6 +115,7 @@ class SlotLedger:
     def set_end(self, record: RequestRecord, ending: Ending) -> None:
         """Tell sampler and detokenizer that the request ends from outside."""
         self.table.store(record.slot, SlotWord.END_ERROR, ending.end_error)
+        fault.point("slot.commit")
         self.table.store(record.slot, SlotWord.END_REASON, ending.reason)
 
     def num_generated(self, record: RequestRecord) -> int:
@@ -126,8 +142,13 @@ class SlotLedger:
         for slot in range(self.num_slots):
             if self.table.load(slot, SlotWord.STATE) == SlotState.FREE:
                 self._free.append(slot)
-            else:
+                continue
+            try:
                 records.append(self._read_back(slot))
+            except (HybridGenError, ValueError) as error:  # a word that nobody can have written
+                logger.warning("slot %d is given up, it cannot be read back: %s", slot, error)
+                self.table.store(slot, SlotWord.STATE, SlotState.FREE)
+                self._free.append(slot)
         records.sort(key=lambda record: record.arrival_s)
         for arrival, record in enumerate(records):
             record.arrival = arrival
@@ -137,8 +158,12 @@ class SlotLedger:
         def load(word: SlotWord) -> int:
             return self.table.load(slot, word)
 
-        params, _, seed = parameters.unpack(self.table.parameters(slot))
+        params, _, seed = parameters.unpack(self.table.parameters(slot), self.table.grammar(slot))
         prompt_len, max_len = load(SlotWord.PROMPT_LEN), load(SlotWord.MAX_LEN)
+        self._check_word("prompt_len", prompt_len, self.table.max_model_len + 1)
+        self._check_word("max_len", max_len, self.table.max_model_len + 1)
+        self._check_word("tokenizer", load(SlotWord.TOKENIZER), self._shape.num_tokenizers)
+        self._check_word("detokenizer", load(SlotWord.DETOKENIZER), self._shape.num_detokenizers)
         # A length that is the whole context was most likely nobody's wish: it may be cut.
         max_tokens = 0 if max_len == self.table.max_model_len else max_len - prompt_len
         params = msgspec.structs.replace(params, max_tokens=max_tokens or None)
@@ -163,6 +188,11 @@ class SlotLedger:
         )
         self._read_back_end(record)
         return record
+
+    @staticmethod
+    def _check_word(name: str, value: int, limit: int) -> None:
+        if value >= limit:
+            raise InternalError(f"the slot's word {name} is damaged", value=value, limit=limit - 1)
 
     def _read_back_end(self, record: RequestRecord) -> None:
         reason = FinishReason(self.table.load(record.slot, SlotWord.END_REASON))

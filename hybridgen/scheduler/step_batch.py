@@ -33,11 +33,13 @@ from hybridgen.messages import (
     GrantBlocks,
     JoinBatch,
     RetireSlot,
+    RowProgress,
     SlotEvent,
     StepReport,
 )
 from hybridgen.scheduler.batch_row import HEADER_DTYPE, DecodeRows, GpuRow, Phase, PrefillChunk
 from hybridgen.scheduler.decode_arrays import DecodeArrays
+from hybridgen.scheduler.order_check import check_grant, check_join
 
 _ENDS_ROW = int(RowFlag.FINISHED | RowFlag.STALE | RowFlag.NO_TOKEN)
 
@@ -69,6 +71,7 @@ class StepBatch:
         self._leavers: list[GpuRow] = []  # retired during the step
         self._step_headers = np.zeros(max_rows, HEADER_DTYPE)
         self._lanes = np.zeros(max_rows, np.uint32)
+        self._advanced: list[RowProgress] = []
         self._prefilled: list[SlotEvent] = []
         self._finished: list[SlotEvent] = []
         self._retired: list[SlotEvent] = []
@@ -101,7 +104,13 @@ class StepBatch:
             if known.phase is Phase.RUNNING:
                 self._arrays.headers["detokenizer"][known.index] = order.detokenizer
             return
-        self._check_join(order, known)
+        check_join(
+            order,
+            num_rows=len(self._rows) - (known is not None),
+            max_rows=self._max_rows,
+            width=self._width,
+            block_size=self._block_size,
+        )
         if known is not None:
             self._dismiss(known)
         row = GpuRow(
@@ -124,14 +133,8 @@ class StepBatch:
         row = self._find(order.slot, order.epoch)
         if row is None or row.is_retired:
             return
-        stop = order.first + len(order.blocks)
-        if order.first > len(row.blocks) or stop > self._width:
-            raise InternalError(
-                "granted blocks leave a gap in the block table, or exceed it",
-                value=f"blocks {order.first} to {stop}",
-                limit=f"{len(row.blocks)} held, {self._width} at most",
-            )
-        row.blocks[order.first : stop] = order.blocks
+        check_grant(order, num_blocks=len(row.blocks), width=self._width)
+        row.blocks[order.first : order.first + len(order.blocks)] = order.blocks
         if row.phase is Phase.RUNNING:
             self._arrays.extend(row, order.first)
         elif row.phase is Phase.HELD and self._has_room(row):
@@ -193,6 +196,7 @@ class StepBatch:
         if chunk.is_last:
             self._prefilled.append(SlotEvent(row.slot, row.epoch))
         else:
+            self._advanced.append(RowProgress(row.slot, row.epoch, row.num_computed))
             self._prefills.append(row)
 
     def decode_rows(self) -> DecodeRows:
@@ -260,17 +264,19 @@ class StepBatch:
 
     def take_report(self, step: int) -> StepReport | None:
         """What happened since the last report, if anything."""
-        events = (self._prefilled, self._finished, self._retired, self._starving)
-        if not any(events):
+        departures = (self._finished, self._retired)
+        if not any((self._advanced, self._prefilled, *departures, self._starving)):
             return None
         report = StepReport(
             step=step,
+            advanced=self._advanced,
             prefilled=self._prefilled,
             finished=self._finished,
             retired=self._retired,
             starving=self._starving,
         )
-        self._prefilled, self._finished, self._retired, self._starving = [], [], [], []
+        self._advanced, self._prefilled, self._finished = [], [], []
+        self._retired, self._starving = [], []
         return report
 
     # --- state --------------------------------------------------------------------------------
@@ -302,16 +308,6 @@ class StepBatch:
     def _is_repeat(self, known: GpuRow, order: JoinBatch) -> bool:
         is_same = known.epoch == order.epoch and not known.is_retired
         return is_same and known.blocks[: len(order.blocks)] == order.blocks
-
-    def _check_join(self, order: JoinBatch, known: GpuRow | None) -> None:
-        has_place = len(self._rows) - (known is not None) < self._max_rows
-        room = len(order.blocks) * self._block_size
-        if not has_place or not 1 <= order.num_tokens <= room or len(order.blocks) > self._width:
-            raise InternalError(
-                "a row does not fit into the batch",
-                value=f"{order.num_tokens} tokens in {len(order.blocks)} blocks",
-                limit=f"{self._max_rows} rows of {self._width} blocks",
-            )
 
     def _begin(self) -> None:
         if self._num_frozen < 0:

@@ -17,6 +17,8 @@ class TreeShape(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """Context length in tokens, prompt and generated together."""
     eos_ids: tuple[int, ...] = ()
     block_size: int = 16
+    least_shared_tokens: int = 1
+    """Prompts share KV blocks where they have so many tokens in common."""
     incarnation: int = 0
     """Of this coscheduler; named in AttachWorker."""
 

@@ -8,6 +8,7 @@ from hybridgen.messages import (
     PromptEncoded,
     PromptRejected,
     ReaderLost,
+    RowProgress,
     SlotEvent,
     StepReport,
     TextFinished,
@@ -53,7 +54,7 @@ class WorkerFacts:
 
     def prompt_encoded(self, fact: PromptEncoded) -> None:
         """The ids are in the token row: the request may run."""
-        record = self._occupant(fact.slot, fact.epoch)
+        record = self._encoded(fact)
         if record is None:
             return
         self._encoding.answered(record)
@@ -69,7 +70,7 @@ class WorkerFacts:
 
     def prompt_rejected(self, fact: PromptRejected) -> None:
         """The prompt cannot be encoded."""
-        record = self._occupant(fact.slot, fact.epoch)
+        record = self._encoded(fact)
         if record is None:
             return
         self._encoding.answered(record)
@@ -82,11 +83,18 @@ class WorkerFacts:
         """Membership or need of rows changed."""
         if not self._batch.is_attached:
             return  # what it says of its rows when it attaches is newer
+        if 0 < fact.incarnation < self._batch.incarnation:
+            self._counters.stale += 1
+            return
         self._health.stepped()
+        for progress in fact.advanced:
+            record = self._row(progress)
+            if record is not None:
+                self._batch.advanced(record, progress.num_tokens)
         for event in fact.prefilled:
             record = self._row(event)
             if record is not None and record.state is SlotState.PREFILL:
-                self._ledger.set_state(record, SlotState.RUNNING)
+                self._batch.prefilled(record)
         for event in fact.starving:
             record = self._row(event)
             if record is not None:
@@ -95,6 +103,8 @@ class WorkerFacts:
             self._finished(event)
         for event in fact.retired:
             self._retired(event)
+        if fact.overflowed:
+            self._overflowed(fact)
 
     def text_finished(self, fact: TextFinished) -> None:
         """All text is with the client's socket."""
@@ -109,6 +119,18 @@ class WorkerFacts:
             self._retirement.drop_reader(record, Ending(FinishReason.CANCELLED, fact.error))
 
     # --- inside -------------------------------------------------------------------------------
+
+    def _encoded(self, fact: PromptEncoded | PromptRejected) -> RequestRecord | None:
+        """Whose answer this is.
+
+        A dead tokenizer's does not count: its successor has the same order, and will write the
+        same ids again, so the slot must be kept until that one has answered.
+        """
+        record = self._occupant(fact.slot, fact.epoch)
+        if record is not None and self._encoding.is_stale(record, fact):
+            self._counters.stale += 1
+            return None
+        return record
 
     def _finished(self, event: SlotEvent) -> None:
         record = self._row(event)
@@ -126,6 +148,23 @@ class WorkerFacts:
             self._batch.take_off(record)
             self._recovery.row_is_off(record)
 
+    def _overflowed(self, fact: StepReport) -> None:
+        records = []
+        for event in fact.overflowed:
+            record = self._row(event)
+            if record is None:
+                self._batch.retired_foreign(event.slot, event.epoch)
+            elif not record.is_retiring:  # else that is confirmed for itself
+                records.append(record)
+        self._batch.overflow(records)
+        for record in records:
+            error = self._batch.overflows.charge(
+                record, self._ledger.num_generated(record), fact.memory_error
+            )
+            if error is not None and not record.is_over:
+                self._retirement.end(record, error)
+            self._recovery.row_is_off(record)
+
     def _accept_length(self, record: RequestRecord, num_tokens: int) -> None:
         if num_tokens < 1:
             raise InvalidRequest(
@@ -139,10 +178,8 @@ class WorkerFacts:
             num_tokens, record.params.max_tokens, self._batch.max_kv_tokens
         )
         self._ledger.set_lengths(record, num_tokens, max_len)
+        self._counters.prompt_tokens += 0 if record.is_canary else num_tokens
         record.prompt = None
-        record.tokens_at_death = -1
-        if record.deaths:
-            self._ledger.set_deaths(record, 0)
 
     def _occupant(self, slot: int, epoch: int) -> RequestRecord | None:
         record = self._book.occupant(slot, epoch)
@@ -150,6 +187,6 @@ class WorkerFacts:
             self._counters.stale += 1
         return record
 
-    def _row(self, event: SlotEvent) -> RequestRecord | None:
+    def _row(self, event: SlotEvent | RowProgress) -> RequestRecord | None:
         record = self._occupant(event.slot, event.epoch)
         return record if record is not None and record.is_row else None

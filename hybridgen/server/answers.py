@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
 import msgspec
@@ -16,6 +17,8 @@ from hybridgen.server.logprobs import (
     chat_logprobs,
     completion_logprobs,
 )
+from hybridgen.server.tool_answer import ToolAnswer, read_answer
+from hybridgen.tool import ToolCall
 
 
 class AnswerHead(msgspec.Struct, frozen=True):
@@ -28,27 +31,45 @@ class AnswerHead(msgspec.Struct, frozen=True):
     """The name under which the model is served."""
 
 
+class PromptDetails(msgspec.Struct, frozen=True):
+    """More about the tokens of the prompt."""
+
+    cached_tokens: int
+    """Found in the KV cache, and not computed again."""
+
+
 class Usage(msgspec.Struct, frozen=True):
     """Tokens of an answer. A prompt counts once however many choices it has."""
 
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
+    prompt_tokens_details: PromptDetails
 
     @classmethod
-    def of(cls, num_prompt_tokens: int, num_completion_tokens: int) -> Usage:
-        """With their sum."""
+    def of(cls, outputs: Sequence[RequestOutput], n: int) -> Usage:
+        """Of all choices, ``n`` of each prompt one after the other.
+
+        As cached counts what every choice found: the first computes what the others share.
+        """
+        num_prompt = sum(output.num_prompt_tokens for output in outputs[::n])
+        num_completion = sum(len(output.token_ids) for output in outputs)
+        cached = [output.num_cached_tokens for output in outputs]
+        num_cached = sum(min(cached[first : first + n]) for first in range(0, len(cached), n))
         return cls(
-            num_prompt_tokens, num_completion_tokens, num_prompt_tokens + num_completion_tokens
+            num_prompt, num_completion, num_prompt + num_completion, PromptDetails(num_cached)
         )
 
 
 class AnswerMessage(msgspec.Struct, frozen=True):
     """The turn that the model adds."""
 
-    content: str
+    content: str | None
+    """null when there is nothing but calls."""
     role: str = "assistant"
     refusal: None = None
+    tool_calls: list[ToolCall] | msgspec.UnsetType = msgspec.UNSET
+    """Left out where there are none."""
 
 
 class ChatChoice(msgspec.Struct, frozen=True):
@@ -58,6 +79,8 @@ class ChatChoice(msgspec.Struct, frozen=True):
     message: AnswerMessage
     logprobs: ChatLogprobs | None
     finish_reason: str
+    seed: int
+    """With which it can be had again: an addition to the API, see docs/operations.md."""
 
 
 class CompletionChoice(msgspec.Struct, frozen=True):
@@ -67,6 +90,8 @@ class CompletionChoice(msgspec.Struct, frozen=True):
     text: str
     logprobs: CompletionLogprobs | None
     finish_reason: str
+    seed: int
+    """With which it can be had again: an addition to the API, see docs/operations.md."""
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -110,13 +135,13 @@ def echoed(prompt: Prompt, vocabulary: Vocabulary) -> str:
     return vocabulary.decode(prompt.ids, False) if isinstance(prompt, IdsPrompt) else ""
 
 
-def whole_answer(
+async def whole_answer(
     head: AnswerHead,
     generation: Generation,
     outputs: Sequence[RequestOutput],
     vocabulary: Vocabulary,
 ) -> bytes:
-    """The answer to a request without ``stream``.
+    """The answer to a request without ``stream``. Others have their turn between its choices.
 
     Args:
         head: its id, time and model.
@@ -130,38 +155,44 @@ def whole_answer(
     if generation.is_chat:
         kind = "chat.completion"
         choices: list[ChatChoice] | list[CompletionChoice] = [
-            _chat_choice(index, output, vocabulary) for index, output in enumerate(outputs)
+            await _chat_choice(index, generation, output, vocabulary)
+            for index, output in enumerate(outputs)
         ]
     else:
         kind = "text_completion"
         choices = [
-            _completion_choice(index, generation, output, vocabulary)
+            await _completion_choice(index, generation, output, vocabulary)
             for index, output in enumerate(outputs)
         ]
-    answer = Answer(head.id, kind, head.created, head.model, choices, _usage(generation, outputs))
+    usage = Usage.of(outputs, generation.n)
+    answer = Answer(head.id, kind, head.created, head.model, choices, usage)
     return _encoder.encode(answer)
 
 
-def _usage(generation: Generation, outputs: Sequence[RequestOutput]) -> Usage:
-    return Usage.of(
-        sum(output.num_prompt_tokens for output in outputs[:: generation.n]),
-        sum(len(output.token_ids) for output in outputs),
-    )
-
-
-def _chat_choice(index: int, output: RequestOutput, vocabulary: Vocabulary) -> ChatChoice:
+async def _chat_choice(
+    index: int, generation: Generation, output: RequestOutput, vocabulary: Vocabulary
+) -> ChatChoice:
+    await asyncio.sleep(0)
     tokens = output.logprobs
+    reason = public_finish_reason(output.finish_reason)
+    message = AnswerMessage(output.text)
+    if generation.tools is not None:
+        answer = ToolAnswer(generation.tools, is_held=generation.params.grammar is not None)
+        content, calls, reason = await read_answer(answer, output.text, reason)
+        message = AnswerMessage(content, tool_calls=calls or msgspec.UNSET)
     return ChatChoice(
         index=index,
-        message=AnswerMessage(output.text),
+        message=message,
         logprobs=None if tokens is None else chat_logprobs(tokens, vocabulary),
-        finish_reason=public_finish_reason(output.finish_reason),
+        finish_reason=reason,
+        seed=output.seed,
     )
 
 
-def _completion_choice(
+async def _completion_choice(
     index: int, generation: Generation, output: RequestOutput, vocabulary: Vocabulary
 ) -> CompletionChoice:
+    await asyncio.sleep(0)
     prompt, _ = generation.choice(index)
     echo = echoed(prompt, vocabulary) if generation.echoes else ""
     tokens, text = output.logprobs, output.text
@@ -170,6 +201,7 @@ def _completion_choice(
         text=echo + text,
         logprobs=None if tokens is None else completion_logprobs(tokens, vocabulary, text, 0),
         finish_reason=public_finish_reason(output.finish_reason),
+        seed=output.seed,
     )
 
 

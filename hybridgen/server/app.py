@@ -5,24 +5,30 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Callable, Iterable
 
 import msgspec
 
+from hybridgen import fault
 from hybridgen.clock import Clock
 from hybridgen.errors import Draining, HybridGenError, InternalError, SlowReader
 from hybridgen.server.auth import ApiKeys
 from hybridgen.server.backend import Backend
+from hybridgen.server.console import console_routes
 from hybridgen.server.counters import Counters
 from hybridgen.server.endpoints import Endpoints
 from hybridgen.server.events import error_event
 from hybridgen.server.exchange import Exchange, Receive, Scope, Send
 from hybridgen.server.health import Health
+from hybridgen.server.hosts import AllowedHosts
 from hybridgen.server.http_errors import error_body, error_type
 from hybridgen.server.limits import ServerLimits
 from hybridgen.server.logprobs import Vocabulary
+from hybridgen.server.origins import AllowedOrigins
 from hybridgen.server.refusal import JSON_TYPE, ClientGone, Refusal, Reply
 from hybridgen.server.routing import Route, Router
 from hybridgen.server.served_models import ServedModels
+from hybridgen.server.traffic import Traffic
 
 _log = logging.getLogger(__name__)
 
@@ -35,6 +41,10 @@ class App:
         models: the names it is served under.
         vocabulary: turns ids into texts here.
         keys: who may ask for anything but health; ``None`` lets everybody in.
+        hosts: names to answer to, ``None`` is any; origins: whose pages may read answers.
+        counters: where it counts; routes: further ones than the API's.
+        has_console: serve the page at ``/``.
+        loaded_share: how far the start of the tree is, 0 … 1.
         unix_time: seconds since 1970.
     """
 
@@ -45,13 +55,21 @@ class App:
         vocabulary: Vocabulary,
         *,
         keys: ApiKeys | None = None,
+        hosts: AllowedHosts | None = None,
+        origins: AllowedOrigins | None = None,
         limits: ServerLimits | None = None,
+        counters: Counters | None = None,
+        routes: Iterable[Route] = (),
+        has_console: bool = False,
+        loaded_share: Callable[[], float] = lambda: 1.0,
         unix_time: Clock = time.time,
     ) -> None:
-        self.counters = Counters()
+        self.counters = counters or Counters()
         self._keys = keys
+        self._hosts = hosts
+        self._origins = origins
         self._limits = limits or ServerLimits()
-        self._health = Health(backend, self._limits.health_timeout_s)
+        self._health = Health(backend, self._limits.health_timeout_s, loaded_share)
         endpoints = Endpoints(
             backend,
             models,
@@ -59,9 +77,13 @@ class App:
             health=self._health,
             limits=self._limits,
             counters=self.counters,
+            needs_key=keys is not None,
+            routes=(mounted := tuple(routes)),
             unix_time=unix_time,
         )
-        self._router = Router(_routes(endpoints))
+        page = console_routes() if has_console else []
+        self._router = Router([*_routes(endpoints), *mounted, *page])
+        self.traffic = Traffic()
         self._tasks: set[asyncio.Task[object]] = set()
         self._is_cut = False
         self._is_idle = asyncio.Event()
@@ -94,7 +116,8 @@ class App:
         """One request, or the server's life."""
         match scope["type"]:
             case "http":
-                await self._serve(Exchange(scope, receive, send))
+                traffic = self.traffic.of(scope.get("client"))
+                await self._serve(Exchange(scope, receive, send, traffic))
             case "lifespan":
                 await _live(receive, send)
             case _:
@@ -138,6 +161,12 @@ class App:
 
     async def _handle(self, exchange: Exchange) -> Reply | None:
         exchange.check_headers(self._limits.max_header_bytes)
+        if self._hosts is not None:
+            self._hosts.check(exchange.header(b"host"))
+        if self._origins is not None:
+            self._origins.mark(exchange)
+            if (reply := self._origins.preflight(exchange)) is not None:
+                return reply
         route = self._router.find(exchange.method, exchange.path)
         is_open = isinstance(route, Route) and route.is_open
         if self._keys is not None and not is_open:
@@ -145,6 +174,7 @@ class App:
         if isinstance(route, Refusal):
             raise route
         if route.is_work:
+            fault.point("gateway.request")
             self._health.check_accepting()
         return await route.handler(exchange)
 
@@ -188,6 +218,7 @@ def _routes(endpoints: Endpoints) -> list[Route]:
         Route("POST", "/detokenize", endpoints.detokenize, is_work=True),
         Route("GET", "/v1/models", endpoints.list_models),
         Route("GET", "/v1/models/", endpoints.show_model),
+        Route("GET", "/openapi.json", endpoints.openapi),
         Route("GET", "/version", endpoints.version),
         Route("GET", "/ps", endpoints.ps),
         Route("GET", "/health", endpoints.ready, is_open=True),

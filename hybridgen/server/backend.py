@@ -32,6 +32,7 @@ class Backend(Protocol):
         *,
         timeout_s: float | None = None,
         priority: int = 0,
+        traceparent: str = "",
     ) -> BackendStream:
         """Begin a request."""
 

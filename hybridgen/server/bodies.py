@@ -11,20 +11,24 @@ from typing import Annotated
 
 import msgspec
 
-from hybridgen.request import MAX_LOGPROBS
+from hybridgen.request import MAX_LOGPROBS, MAX_PRIORITY
+from hybridgen.server.answer_format import ResponseFormat, StructuredOutputs
 from hybridgen.server.conversation import Message
+from hybridgen.server.tool_use import ToolChoice
 from hybridgen.server.unserved import NULL, refuse_asked
+from hybridgen.tool import MAX_TOOLS, ToolSpec
 
 _MAX_INT32 = 2**31 - 1
 MAX_N = 128
 NumChoices = Annotated[int, msgspec.Meta(ge=1, le=MAX_N)]
 NumTokens = Annotated[int, msgspec.Meta(ge=1, le=_MAX_INT32)]
 NumTopLogprobs = Annotated[int, msgspec.Meta(ge=0, le=MAX_LOGPROBS)]
-Priority = Annotated[int, msgspec.Meta(ge=-_MAX_INT32, le=_MAX_INT32)]
+Priority = Annotated[int, msgspec.Meta(ge=-MAX_PRIORITY, le=MAX_PRIORITY)]
 TokenId = Annotated[int, msgspec.Meta(ge=0, le=_MAX_INT32)]
 MetadataKey = Annotated[str, msgspec.Meta(max_length=64)]
 MetadataValue = Annotated[str, msgspec.Meta(max_length=512)]
 Metadata = Annotated[dict[MetadataKey, MetadataValue], msgspec.Meta(max_length=16)]
+Tools = Annotated[list[ToolSpec], msgspec.Meta(max_length=MAX_TOOLS)] | None
 PromptField = str | list[str | TokenId | list[TokenId]] | None
 
 
@@ -57,6 +61,7 @@ class SamplingBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     max_tokens: NumTokens | None = None
     min_tokens: int | None = None
     stop: str | list[str] | None = None
+    stop_regex: str | None = None
     stop_token_ids: list[int] | None = None
     ignore_eos: bool | None = None
     include_stop_str_in_output: bool | None = None
@@ -66,8 +71,8 @@ class SamplingBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """A word of the client's own; nothing is done with it."""
     metadata: Metadata | None = None
     """The same."""
-    response_format: msgspec.Raw = NULL
-    stop_regex: msgspec.Raw = NULL
+    response_format: ResponseFormat = None
+    structured_outputs: StructuredOutputs | None = None
     prompt_logprobs: msgspec.Raw = NULL
 
 
@@ -86,6 +91,7 @@ class ChatBody(SamplingBody, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     modalities: msgspec.Raw = NULL
     moderation: msgspec.Raw = NULL
     parallel_tool_calls: bool | None = None
+    """Whether an answer may call more than one tool; it may unless this is false."""
     prediction: msgspec.Raw = NULL
     prompt_cache_key: str | None = None
     """Where prompts would be cached; every prompt of ours is served from one place."""
@@ -96,8 +102,8 @@ class ChatBody(SamplingBody, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """As user."""
     service_tier: msgspec.Raw = NULL
     store: msgspec.Raw = NULL
-    tool_choice: msgspec.Raw = NULL
-    tools: msgspec.Raw = NULL
+    tool_choice: ToolChoice = None
+    tools: Tools = None
     verbosity: msgspec.Raw = NULL
     web_search_options: msgspec.Raw = NULL
 
@@ -118,6 +124,7 @@ class TokenizeBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     model: str | None = None
     prompt: str | None = None
     messages: list[Message] | None = None
+    tools: Tools = None
     add_special_tokens: msgspec.Raw = NULL
     add_generation_prompt: msgspec.Raw = NULL
 
@@ -143,13 +150,9 @@ UNSERVED: dict[str, tuple[object, ...]] = {
     "prompt_cache_retention": ("in_memory",),
     "prompt_logprobs": (),
     "reasoning_effort": ("none",),
-    "response_format": ({"type": "text"},),
     "service_tier": ("auto", "default"),
-    "stop_regex": (),
     "store": (False,),
     "suffix": ("",),
-    "tool_choice": ("none", "auto"),
-    "tools": ([],),
     "verbosity": ("medium",),
     "web_search_options": (),
 }

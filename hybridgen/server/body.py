@@ -103,6 +103,7 @@ async def _collect(exchange: Exchange, share: BodyShare, max_bytes: int) -> byte
         if len(body) + len(chunk) > max_bytes:
             raise _too_large(f"more than {max_bytes} bytes", max_bytes)
         share.take(len(chunk))
+        exchange.traffic.num_bytes += len(chunk)
         body += chunk
         if not message.get("more_body", False):
             return bytes(body)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Annotated
+
 import msgspec
 
 from hybridgen.errors import InvalidRequest
@@ -10,9 +13,19 @@ from hybridgen.server.json_body import shown
 from hybridgen.server.prompt_size import check_texts
 from hybridgen.server.request_limits import RequestLimits
 from hybridgen.server.unserved import NULL, refuse_asked
+from hybridgen.text.conversation import texts_of
+from hybridgen.tool import MAX_CALLS, CallId, Tool, ToolCall
 
 #: Role of a body → role that templates know: developer is the newer word for system.
-ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
+ROLES = {
+    "system": "system",
+    "developer": "system",
+    "user": "user",
+    "assistant": "assistant",
+    "tool": "tool",
+}
+#: OpenAI's bound.
+MAX_NAME_CHARS = 64
 
 
 class ContentPart(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True):
@@ -27,14 +40,16 @@ class Message(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True)
 
     role: str
     content: str | list[ContentPart] | None = None
-    name: str | None = None
-    """Tells participants of one role apart; templates are not given it."""
+    name: Annotated[str, msgspec.Meta(max_length=MAX_NAME_CHARS)] | None = None
+    """Tells participants of one role apart, where the model's template shows it."""
+    tool_calls: Annotated[list[ToolCall], msgspec.Meta(max_length=MAX_CALLS)] | None = None
+    """What the assistant asked for."""
+    tool_call_id: CallId | None = None
+    """The call whose result a message of role tool brings."""
     refusal: msgspec.Raw = NULL
     annotations: msgspec.Raw = NULL
     audio: msgspec.Raw = NULL
     function_call: msgspec.Raw = NULL
-    tool_calls: msgspec.Raw = NULL
-    tool_call_id: msgspec.Raw = NULL
 
 
 #: Keys of a message that must be null or empty.
@@ -43,14 +58,14 @@ _UNSERVED = (
     "annotations",
     "audio",
     "function_call",
-    "tool_calls",
-    "tool_call_id",
 )
 _EMPTY: tuple[object, ...] = ("", [])
 
 
-def as_conversation(messages: list[Message], limits: RequestLimits) -> ChatPrompt:
-    """The prompt that these messages make.
+def as_conversation(
+    messages: list[Message], limits: RequestLimits, tools: Sequence[Tool] = ()
+) -> ChatPrompt:
+    """The prompt that these messages make, and the tools that may be called.
 
     Raises:
         InvalidRequest: none, too many, a role, a part or a key that is not served.
@@ -65,8 +80,9 @@ def as_conversation(messages: list[Message], limits: RequestLimits) -> ChatPromp
             remedy="Send at least the user's message",
         )
     turns = [_turn(message, f"messages[{index}]") for index, message in enumerate(messages)]
-    check_texts((turn.content for turn in turns), "messages", limits)
-    return ChatPrompt(turns)
+    prompt = ChatPrompt(turns, [*tools])
+    check_texts(texts_of(prompt), "messages", limits)
+    return prompt
 
 
 def _turn(message: Message, place: str) -> ChatMessage:
@@ -80,7 +96,29 @@ def _turn(message: Message, place: str) -> ChatMessage:
             value=shown(message.role),
             limit=", ".join(ROLES),
         )
-    return ChatMessage(role, _text(message.content, f"{place}.content"))
+    _check_tool_keys(message, place)
+    calls = message.tool_calls or []
+    content = "" if calls and message.content is None else message.content
+    text = _text(content, f"{place}.content")
+    return ChatMessage(role, text, message.name, calls, message.tool_call_id)
+
+
+def _check_tool_keys(message: Message, place: str) -> None:
+    """Calls are the assistant's, results are for one of them."""
+    if message.tool_calls and message.role != "assistant":
+        raise InvalidRequest(
+            "only the assistant calls tools",
+            param=f"{place}.tool_calls",
+            value=shown(message.role),
+            limit="role assistant",
+        )
+    if (message.role == "tool") == (message.tool_call_id is None):
+        raise InvalidRequest(
+            "a message of role tool, and no other, says which call it answers",
+            param=f"{place}.tool_call_id",
+            value=shown(message.role),
+            remedy="Give the result of a tool the role tool and the id of its call",
+        )
 
 
 def _text(content: str | list[ContentPart] | None, place: str) -> str:

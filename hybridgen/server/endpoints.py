@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 
@@ -21,6 +22,7 @@ from hybridgen.server.answers import (
     whole_answer,
 )
 from hybridgen.server.backend import Backend, BackendStream
+from hybridgen.server.bodies import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
 from hybridgen.server.body import BodyBudget, read_body
 from hybridgen.server.client_watch import ClientWatch
 from hybridgen.server.counters import Counters
@@ -29,10 +31,14 @@ from hybridgen.server.events import EventEncoder
 from hybridgen.server.exchange import Exchange
 from hybridgen.server.generation import Generation
 from hybridgen.server.health import Health
+from hybridgen.server.lenience import ignored_header, without_unknown_keys
 from hybridgen.server.limits import ServerLimits
 from hybridgen.server.logprobs import Vocabulary
+from hybridgen.server.openapi import openapi
+from hybridgen.server.process_facts import process_facts
 from hybridgen.server.refusal import JSON_TYPE, Reply
 from hybridgen.server.request_limits import RequestLimits
+from hybridgen.server.routing import Route
 from hybridgen.server.schema import (
     read_chat,
     read_completion,
@@ -60,6 +66,8 @@ class Endpoints:
         health: Health,
         limits: ServerLimits,
         counters: Counters,
+        needs_key: bool,
+        routes: Sequence[Route] = (),
         unix_time: Clock,
     ) -> None:
         self._backend = backend
@@ -68,6 +76,8 @@ class Endpoints:
         self._health = health
         self._limits = limits
         self._counters = counters
+        self._needs_key = needs_key
+        self._routes = routes
         self._unix_time = unix_time
         self._bodies = BodyBudget(limits.max_buffered_bytes)
 
@@ -75,11 +85,13 @@ class Endpoints:
 
     async def chat(self, exchange: Exchange) -> Reply | None:
         """POST /v1/chat/completions."""
-        return await self._generate(exchange, await self._read(exchange, read_chat))
+        return await self._generate(exchange, await self._read(exchange, read_chat, ChatBody))
 
     async def completion(self, exchange: Exchange) -> Reply | None:
         """POST /v1/completions."""
-        return await self._generate(exchange, await self._read(exchange, read_completion))
+        return await self._generate(
+            exchange, await self._read(exchange, read_completion, CompletionBody)
+        )
 
     async def _generate(self, exchange: Exchange, generation: Generation) -> Reply | None:
         model = self._models.resolve(generation.model)
@@ -90,21 +102,26 @@ class Endpoints:
         )
         async with ClientWatch(exchange) as watch:
             with ExitStack() as open_streams:  # whatever happens, nothing runs on for nobody
-                streams = self._submit(generation, open_streams)
+                streams = self._submit(generation, open_streams, exchange.traceparent)
                 if not generation.is_stream:
                     outputs = await asyncio.gather(*(stream.result() for stream in streams))
-                    return _json(whole_answer(head, generation, outputs, self._vocabulary))
+                    whole = await whole_answer(head, generation, outputs, self._vocabulary)
+                    return _json(whole)
                 encoder = EventEncoder(head, generation, self._vocabulary)
                 max_unread_s = self._limits.slow_reader_timeout_s
                 async with EventStream(exchange, watch, self._counters, max_unread_s) as events:
                     await stream_generation(generation, streams, encoder, events)
         return None
 
-    def _submit(self, generation: Generation, open_streams: ExitStack) -> list[BackendStream]:
+    def _submit(
+        self, generation: Generation, open_streams: ExitStack, traceparent: str
+    ) -> list[BackendStream]:
         streams = []
         for index in range(generation.num_choices):
             prompt, params = generation.choice(index)
-            stream = self._backend.submit(prompt, params, priority=generation.priority)
+            stream = self._backend.submit(
+                prompt, params, priority=generation.priority, traceparent=traceparent
+            )
             open_streams.callback(stream.close)
             streams.append(stream)
         return streams
@@ -113,7 +130,7 @@ class Endpoints:
 
     async def tokenize(self, exchange: Exchange) -> Reply:
         """POST /tokenize."""
-        order = await self._read(exchange, read_tokenize)
+        order = await self._read(exchange, read_tokenize, TokenizeBody)
         self._models.resolve(order.model)
         async with ClientWatch(exchange):
             ids = await self._tokenize(order.prompt)
@@ -124,7 +141,7 @@ class Endpoints:
 
     async def detokenize(self, exchange: Exchange) -> Reply:
         """POST /detokenize."""
-        order = await self._read(exchange, read_detokenize)
+        order = await self._read(exchange, read_detokenize, DetokenizeBody)
         self._models.resolve(order.model)
         return _json(detokenize_answer(self._vocabulary.decode(order.ids, False)))
 
@@ -141,15 +158,23 @@ class Endpoints:
         name = models.resolve(exchange.path.removeprefix(_MODELS_PATH))
         return _json(model_answer(name, models.created, models.max_model_len))
 
+    async def openapi(self, _: Exchange) -> Reply:
+        """GET /openapi.json."""
+        return _json(self._description)
+
+    @functools.cached_property
+    def _description(self) -> bytes:
+        return openapi(
+            self._models, self._limits.request, needs_key=self._needs_key, routes=self._routes
+        )
+
     async def version(self, _: Exchange) -> Reply:
         """GET /version."""
         return _json(msgspec.json.encode({"version": __version__}))
 
     async def ps(self, _: Exchange) -> Reply:
         """GET /ps."""
-        facts: dict[str, Any] = msgspec.to_builtins(await self._backend.ps())
-        del facts["request_id"], facts["type"]
-        return _json(msgspec.json.encode(facts))
+        return _json(msgspec.json.encode(process_facts(await self._backend.ps())))
 
     async def live(self, _: Exchange) -> Reply:
         """GET /health/live."""
@@ -166,11 +191,17 @@ class Endpoints:
     # --------------------------------------------------------------------------------------------
 
     async def _read(
-        self, exchange: Exchange, read: Callable[[bytes, RequestLimits], Order]
+        self,
+        exchange: Exchange,
+        read: Callable[[bytes, RequestLimits], Order],
+        shape: type[msgspec.Struct],
     ) -> Order:
         await self._health.check_started()
         with self._bodies.share() as share:
             body = await read_body(exchange, share, self._limits)
+            if self._limits.is_lenient:
+                body, ignored = without_unknown_keys(body, shape)
+                exchange.extra_headers += [ignored_header(ignored)] if ignored else []
             order = read(body, self._limits.request)
         self._health.check_accepting()  # it may have changed while the body came in
         return order

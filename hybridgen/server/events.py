@@ -14,6 +14,7 @@ from hybridgen.server.answers import AnswerHead, Usage, echoed, public_finish_re
 from hybridgen.server.generation import Generation
 from hybridgen.server.http_errors import error_object
 from hybridgen.server.logprobs import Vocabulary, chat_logprobs, completion_logprobs
+from hybridgen.server.tool_answer import Delta, ToolAnswer
 
 #: The last frame of every stream that ended well.
 DONE = b"data: [DONE]\n\n"
@@ -51,12 +52,20 @@ class EventEncoder:
         self._end_of_text = b"}" if self._is_chat else b""
         self._plain_end = self._end_of_text + self._tail(b"null", None)
         self._num_chars = [0] * generation.num_choices
+        use = generation.tools
+        is_held = generation.params.grammar is not None
+        self._tool_answers = [
+            ToolAnswer(use, is_held=is_held) for _ in range(generation.num_choices) if use
+        ]
 
     def first(self, index: int) -> bytes:
         """Opens choice ``index``: a chat's role, an echoed prompt, or nothing."""
         if self._is_chat:
             start = b'%b,"choices":[{"index":%d,' % (self._head, index)
-            return start + b'"delta":{"role":"assistant","content":""}' + self._tail(b"null", None)
+            # An answer of nothing but calls has no content, and nobody knows yet.
+            content = b"null" if self._tool_answers else b'""'
+            delta = b'"delta":{"role":"assistant","content":%b}' % content
+            return start + delta + self._tail(b"null", None)
         if not self._generation.echoes:
             return b""
         prompt, _ = self._generation.choice(index)
@@ -64,6 +73,9 @@ class EventEncoder:
 
     def delta(self, index: int, chunk: StreamChunk) -> bytes:
         """The next piece of choice ``index``; nothing when there is nothing to tell."""
+        if self._tool_answers:
+            deltas = self._tool_answers[index].push(chunk.text)
+            return self._deltas(index, deltas, chunk)
         if chunk.logprobs is None:
             if not chunk.text:
                 return b""
@@ -71,26 +83,43 @@ class EventEncoder:
         end = self._end_of_text + self._tail(self._logprobs(index, chunk), None)
         return self._starts[index] + _encode(chunk.text) + end
 
-    def finish(self, index: int, finish_reason: str) -> bytes:
+    def finish(self, index: int, finish_reason: str, seed: int | None = None) -> bytes:
         """Closes choice ``index``.
+
+        Args:
+            index: of the choice.
+            finish_reason: why it ended.
+            seed: with which it can be had again, where that is known.
 
         Raises:
             Cancelled: it did not end by itself; the stream ends with an error then.
         """
         reason = public_finish_reason(finish_reason)
+        rest = b""
+        if self._tool_answers:
+            answer = self._tool_answers[index]
+            rest = self._deltas(index, answer.finish())
+            reason = answer.finish_reason(reason)
         nothing = b'"delta":{}' if self._is_chat else b'"text":""'
+        if seed is not None:
+            nothing += b',"seed":%d' % seed
         start = b'%b,"choices":[{"index":%d,%b' % (self._head, index, nothing)
-        return start + self._tail(b"null", reason)
+        return rest + start + self._tail(b"null", reason)
 
-    def usage(self, num_prompt_tokens: int, num_completion_tokens: int) -> bytes:
-        """Counts of the whole answer; comes last, and only when asked for.
+    def usage(self, usage: Usage) -> bytes:
+        """Counts of the whole answer; comes last, and only when asked for."""
+        return self._head + b',"choices":[],"usage":' + _encode(usage) + b"}\n\n"
 
-        Args:
-            num_prompt_tokens: each prompt once, whatever n is.
-            num_completion_tokens: of all choices.
-        """
-        usage = _encode(Usage.of(num_prompt_tokens, num_completion_tokens))
-        return self._head + b',"choices":[],"usage":' + usage + b"}\n\n"
+    def _deltas(self, index: int, deltas: list[Delta], chunk: StreamChunk | None = None) -> bytes:
+        """A frame for each of ``deltas``, the last with the log-probabilities of ``chunk``."""
+        start = b'%b,"choices":[{"index":%d,"delta":' % (self._head, index)
+        logprobs = b"null"
+        if chunk is not None and chunk.logprobs is not None:
+            logprobs = self._logprobs(index, chunk)
+            deltas = deltas or [Delta()]
+        frames = [start + _encode(delta) + self._tail(b"null", None) for delta in deltas[:-1]]
+        frames += [start + _encode(delta) + self._tail(logprobs, None) for delta in deltas[-1:]]
+        return b"".join(frames)
 
     def _tail(self, logprobs: bytes, finish_reason: str | None) -> bytes:
         reason = _encode(finish_reason)

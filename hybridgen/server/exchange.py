@@ -7,7 +7,10 @@ import re
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
+from hybridgen import trace_context
 from hybridgen.server.refusal import Header, Refusal, Reply
+from hybridgen.server.traffic import Exchanged
+from hybridgen.trace_context import TraceContext
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -16,7 +19,7 @@ Send = Callable[[Message], Awaitable[None]]
 
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._:=+/@-]{1,128}")
 _NOSNIFF: Header = (b"x-content-type-options", b"nosniff")
-_ONLY_ONCE = frozenset({b"authorization", b"content-length", b"content-type"})
+_ONLY_ONCE = frozenset({b"authorization", b"content-length", b"content-type", b"host"})
 
 
 class Exchange:
@@ -24,17 +27,25 @@ class Exchange:
 
     Args:
         scope, receive, send: of the ASGI call; header names are lower case there.
+        traffic: where to count what goes over the connection.
     """
 
-    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __init__(
+        self, scope: Scope, receive: Receive, send: Send, traffic: Exchanged | None = None
+    ) -> None:
         self.method: str = scope["method"]
         self.path: str = scope["path"]
+        self.query = bytes(scope.get("query_string", b"")).decode("latin-1")
         self.http_version: str = scope.get("http_version", "1.1")
         self.receive = receive
         self._send = send
         self._raw_headers: list[Header] = [(bytes(k), bytes(v)) for k, v in scope["headers"]]
         self._headers = dict(self._raw_headers)
+        self.traffic = traffic or Exchanged()
         self.request_id = _request_id(self._headers.get(b"x-request-id"))
+        self.traceparent = _traceparent(self._headers.get(trace_context.HEADER))
+        #: Added to the head of the answer, whatever it will be.
+        self.extra_headers: list[Header] = []
         self.is_started = False
         self.is_finished = False
 
@@ -54,6 +65,7 @@ class Exchange:
             Refusal: 431, or 400 for a repeated header that may stand only once.
         """
         num_bytes = sum(len(name) + len(value) for name, value in self._raw_headers)
+        self.traffic.num_bytes += num_bytes
         if num_bytes > max_bytes:
             raise Refusal(
                 431,
@@ -73,7 +85,9 @@ class Exchange:
 
     async def reply(self, reply: Reply) -> None:
         """Send a whole answer; one without its body where only the head was asked for."""
-        headers = [*reply.headers, (b"content-length", str(len(reply.body)).encode())]
+        headers = list(reply.headers)
+        if reply.status not in {204, 304}:  # there it would be the length of what is not sent
+            headers.append((b"content-length", str(len(reply.body)).encode()))
         body = b"" if self.method == "HEAD" else reply.body
         await self.start(reply.status, headers)
         await self.send_body(body, is_last=True)
@@ -81,18 +95,28 @@ class Exchange:
     async def start(self, status: int, headers: list[Header]) -> None:
         """Send status and headers."""
         self.is_started = True
+        own = [*self.extra_headers, (b"x-request-id", self.request_id), _NOSNIFF]
+        if self.traceparent:
+            own.append((trace_context.HEADER, self.traceparent.encode()))
         await self._send(
             {
                 "type": "http.response.start",
                 "status": status,
-                "headers": [*headers, (b"x-request-id", self.request_id), _NOSNIFF],
+                "headers": [*headers, *own],
             }
         )
 
     async def send_body(self, body: bytes, *, is_last: bool = False) -> None:
         """Send a piece of the body; waits while the client does not read."""
         self.is_finished = is_last
+        self.traffic.num_bytes += len(body)
         await self._send({"type": "http.response.body", "body": body, "more_body": not is_last})
+
+
+def _traceparent(given: bytes | None) -> str:
+    """The client's W3C trace context, or nothing; a malformed one counts as none."""
+    context = None if given is None else TraceContext.parse(given.decode("latin-1").strip())
+    return "" if context is None else str(context)
 
 
 def _request_id(given: bytes | None) -> bytes:

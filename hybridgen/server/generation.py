@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from hybridgen.request import MAX_SEED, Prompt, SamplingParams
+from hybridgen.server.tool_use import ToolUse
 
 
 class Generation(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,6 +28,8 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
     is_stream: bool = False
     includes_usage: bool = False
     """The stream ends with a chunk of token counts."""
+    tools: ToolUse | None = None
+    """The answer may hold calls of these."""
     echoes: bool = False
     """A completion starts with its prompt."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -20,11 +21,15 @@ class Health:
 
     Args:
         timeout_s: the tree is not ready when it takes longer to answer.
+        loaded_share: how far the first start of the tree is, 1 from then on.
     """
 
-    def __init__(self, backend: Backend, timeout_s: float) -> None:
+    def __init__(
+        self, backend: Backend, timeout_s: float, loaded_share: Callable[[], float] = lambda: 1.0
+    ) -> None:
         self._backend = backend
         self._timeout_s = timeout_s
+        self._loaded_share = loaded_share
         self._asking: asyncio.Task[HealthReport | str] | None = None
         self._has_started = False
         self.is_draining = False
@@ -76,6 +81,10 @@ class Health:
             )
 
     async def _facts(self) -> dict[str, Any]:
+        share = self._loaded_share()
+        if share < 1.0:
+            percent = min(99, round(share * 100))
+            return {"status": f"loading {percent} %", "is_ready": False, "loaded_share": share}
         if self._asking is None:
             self._asking = asyncio.create_task(self._ask())
             self._asking.add_done_callback(self._asked)

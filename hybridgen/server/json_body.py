@@ -10,21 +10,19 @@ first reading cannot see.
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import msgspec
 
 from hybridgen.errors import InvalidRequest
+from hybridgen.shape_fault import ShapeFault
+from hybridgen.tool import nests_deeper
 
 _Body = TypeVar("_Body", bound=msgspec.Struct)
 
 #: Of a text from outside, this much may stand in an error.
 MAX_SHOWN_CHARS = 80
-_PLACE = re.compile(r" - at (?:`key` in )?`\$([^`]*)`\Z")
-_UNKNOWN_KEY = re.compile(r"Object contains unknown field `(.*)`\Z", re.DOTALL)
-_MISSING_KEY = re.compile(r"Object missing required field `(.*)`\Z")
 #: Larger bodies that are no JSON are not searched for the key to blame.
 _MAX_SEARCHED_BYTES = 2**16
 
@@ -35,11 +33,12 @@ def decode_body(body: bytes, shape: type[_Body], max_depth: int) -> _Body:
     Raises:
         InvalidRequest: naming the key where there is one to blame.
     """
+    _check_utf8(body)
     try:
         return msgspec.json.decode(body, type=shape)
     except msgspec.ValidationError as error:
-        raise _misshapen(str(error)) from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise _misshapen(ShapeFault.of(error)) from None
+    except msgspec.DecodeError as error:
         raise _malformed(str(error), _key_of_constant(body)) from None
     except RecursionError:
         raise _too_deep(max_depth) from None
@@ -52,16 +51,26 @@ def check_keys(body: bytes, max_depth: int) -> None:
         InvalidRequest: naming the key where there is one to blame.
     """
     try:
-        keys = json.loads(body, object_pairs_hook=_unique)
+        keys = json.loads(body, object_pairs_hook=unique_keys)
     except RecursionError:
         raise _too_deep(max_depth) from None
     except ValueError as error:
         raise _malformed(str(error), None) from None
     # A short body cannot nest more than it has brackets, and most have few.
-    if body.count(b"[") + body.count(b"{") > max_depth:
-        _check_depth(keys, max_depth)
+    if body.count(b"[") + body.count(b"{") > max_depth and nests_deeper(keys, max_depth):
+        raise _too_deep(max_depth)
     if b"\\u0000" in body:
         _check_text(keys)
+
+
+def _check_utf8(body: bytes) -> None:
+    """A key that is kept as it was written is not decoded with the body, so all of it is here."""
+    if body.isascii():
+        return
+    try:
+        body.decode()
+    except UnicodeDecodeError as error:
+        raise _malformed(f"byte {error.start} is not UTF-8: {error.reason}", None) from None
 
 
 def shown(text: str) -> str:
@@ -70,24 +79,25 @@ def shown(text: str) -> str:
     return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in cut)
 
 
-def _misshapen(text: str) -> InvalidRequest:
-    place = _PLACE.search(text)
-    problem = text[: place.start()] if place else text
-    path = place[1].removeprefix(".").replace("[...]", "") if place else ""
-    unknown = _UNKNOWN_KEY.match(problem)
-    missing = _MISSING_KEY.match(problem)
-    key = unknown or missing
-    param = shown(".".join(part for part in (path, key[1] if key else "") if part))
-    if unknown:
+def is_unknown_key(error: msgspec.ValidationError) -> bool:
+    """Whether nothing but a key that is not known was found wrong."""
+    return bool(ShapeFault.of(error).unknown_key)
+
+
+def _misshapen(fault: ShapeFault) -> InvalidRequest:
+    path = fault.path.removeprefix(".").replace("[...]", "")
+    key = fault.unknown_key or fault.missing_key
+    param = shown(".".join(part for part in (path, key) if part))
+    if fault.unknown_key:
         return InvalidRequest(
             f"the parameter {param} is not known",
             param=param,
             remedy="Leave it out, or see the API description for the parameters",
         )
-    if missing:
+    if fault.missing_key:
         return InvalidRequest(f"the parameter {param} is missing", param=param)
     return InvalidRequest(
-        f"{param or 'the body'} is not acceptable: {shown(problem)}",
+        f"{param or 'the body'} is not acceptable: {shown(fault.problem)}",
         param=param or None,
         remedy="See the API description for the type and the range of each parameter",
     )
@@ -124,7 +134,12 @@ class _Constant(str):
     __slots__ = ()
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The object of these pairs, for ``json.loads``.
+
+    Raises:
+        InvalidRequest: naming the key that stands there twice.
+    """
     keys = dict(pairs)
     if len(keys) == len(pairs):
         return keys
@@ -135,19 +150,6 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         param=shown(twice),
         remedy="Give each key once",
     )
-
-
-def _inner(value: Any) -> Iterable[Any]:
-    return value.values() if isinstance(value, dict) else value
-
-
-def _check_depth(keys: Any, max_depth: int) -> None:
-    level = [keys]
-    for _ in range(max_depth):
-        level = [one for outer in level for one in _inner(outer) if isinstance(one, dict | list)]
-        if not level:
-            return
-    raise _too_deep(max_depth)
 
 
 def _check_text(keys: Any) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hybridgen.errors import ConfigError
+from hybridgen.errors import ConfigError, NotPermitted
 from hybridgen.server.auth import ApiKeys
 
 
@@ -19,7 +19,8 @@ def read_keys(path: str) -> ApiKeys | None:
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(
+        kind = NotPermitted if isinstance(error, PermissionError) else ConfigError
+        raise kind(
             f"the API key file cannot be read: {error}",
             value=path,
             remedy="Give --api-key-file a text file that this user may read, one key a line",

@@ -12,6 +12,8 @@ class ServerLimits(msgspec.Struct, frozen=True, kw_only=True):
 
     request: RequestLimits = RequestLimits()
     """What a body may ask for."""
+    is_lenient: bool = False
+    """Unknown keys of a body are ignored and named in a header, not refused."""
     max_body_bytes: int = 32 * 2**20
     """Bytes of one request body."""
     max_buffered_bytes: int = 256 * 2**20
@@ -22,7 +24,7 @@ class ServerLimits(msgspec.Struct, frozen=True, kw_only=True):
     """How long a body may take to arrive completely."""
     slow_reader_timeout_s: float = 30.0
     """How long a client may leave a sent frame unread before its request is cancelled."""
-    health_timeout_s: float = 1.0
+    health_timeout_s: float = 3.0
     """How long readiness may take to be proved."""
     tokenize_timeout_s: float = 30.0
     """How long the tree may take to encode a prompt for /tokenize."""

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from hybridgen.errors import ContextLengthExceeded
+from hybridgen.request import MAX_BYTES_PER_TOKEN
 from hybridgen.server.request_limits import RequestLimits
 
-#: Hardly a text has more bytes per token than this: longer prompts are refused unread.
-MAX_BYTES_PER_TOKEN = 8
 #: JSON may write each byte as an escape such as \u0041.
 _MAX_JSON_PER_BYTE = 6
 #: Beside its text a body has keys, some for each message.

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from hybridgen.server.tool_support import ToolSupport
+
 
 class RequestLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Checked on the parsed body, before any work is done."""
@@ -18,3 +20,5 @@ class RequestLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Context in tokens, where it is known."""
     vocab_size: int | None = None
     """Rows of the model's embedding, where they are known."""
+    tools: ToolSupport | None = None
+    """How the model writes calls of tools, where that is known."""

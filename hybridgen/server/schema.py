@@ -6,6 +6,7 @@ from typing import Any
 
 from hybridgen.errors import InvalidRequest
 from hybridgen.request import IdsPrompt, Prompt, SamplingParams, TextPrompt
+from hybridgen.server.answer_format import read_grammar
 from hybridgen.server.bodies import (
     ChatBody,
     CompletionBody,
@@ -20,6 +21,8 @@ from hybridgen.server.generation import DetokenizeOrder, Generation, TokenizeOrd
 from hybridgen.server.json_body import check_keys, decode_body
 from hybridgen.server.prompt_size import check_body, check_ids, check_texts
 from hybridgen.server.request_limits import RequestLimits
+from hybridgen.server.tool_use import ToolUse, read_tool_use
+from hybridgen.tool import as_tools
 
 #: What the API of completions has always meant by no max_tokens.
 DEFAULT_COMPLETION_TOKENS = 16
@@ -35,6 +38,7 @@ _SAMPLING_KEYS = (
     "logit_bias",
     "seed",
     "min_tokens",
+    "stop_regex",
     "ignore_eos",
     "include_stop_str_in_output",
     "skip_special_tokens",
@@ -50,10 +54,13 @@ def read_chat(body: bytes, limits: RequestLimits) -> Generation:
     check_body(body, "messages", 1, limits)
     chat = decode_body(body, ChatBody, limits.max_depth)
     refuse_unserved(chat)
+    tools = read_tool_use(chat.tools, chat.tool_choice, chat.parallel_tool_calls, limits.tools)
+    max_tokens, logprobs = _max_tokens(chat), _chat_logprobs(chat)
     generation = Generation(
-        prompts=[as_conversation(chat.messages, limits)],
-        params=_params(chat, limits, max_tokens=_max_tokens(chat), logprobs=_chat_logprobs(chat)),
+        prompts=[as_conversation(chat.messages, limits, tools.tools if tools else [])],
+        params=_params(chat, limits, max_tokens=max_tokens, logprobs=logprobs, tools=tools),
         is_chat=True,
+        tools=tools,
         **_manner(chat, limits, 1),
     )
     check_keys(body, limits.max_depth)
@@ -99,7 +106,7 @@ def read_tokenize(body: bytes, limits: RequestLimits) -> TokenizeOrder:
         )
     prompt: Prompt
     if wanted.messages is not None:
-        prompt = as_conversation(wanted.messages, limits)
+        prompt = as_conversation(wanted.messages, limits, as_tools(wanted.tools or []))
     else:
         prompt = _text_prompt(wanted.prompt, "prompt", limits)
     check_keys(body, limits.max_depth)
@@ -164,7 +171,12 @@ def _includes_usage(body: SamplingBody) -> bool:
 
 
 def _params(
-    body: SamplingBody, limits: RequestLimits, *, max_tokens: int | None, logprobs: int | None
+    body: SamplingBody,
+    limits: RequestLimits,
+    *,
+    max_tokens: int | None,
+    logprobs: int | None,
+    tools: ToolUse | None = None,
 ) -> SamplingParams:
     given = {key: getattr(body, key) for key in _SAMPLING_KEYS}
     params = SamplingParams(
@@ -173,8 +185,11 @@ def _params(
         stop=_stops(body.stop),
         stop_token_ids=tuple(body.stop_token_ids or ()),
         logprobs=logprobs,
+        grammar=read_grammar(body.response_format, body.structured_outputs),
     )
     try:
+        if tools is not None:
+            params = tools.constrain(params)
         params.validate(limits.vocab_size)
     except InvalidRequest as error:
         # "stop (count)" is the key stop to whoever wrote the body.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from hybridgen.errors import ModelNotFound
+from hybridgen.server.json_body import shown
 
 
 class ServedModels(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,7 +29,7 @@ class ServedModels(msgspec.Struct, frozen=True, kw_only=True):
             return name
         raise ModelNotFound(
             "this model is not served here",
-            value=name if len(name) <= 200 else name[:200] + "…",
+            value=shown(name),
             remedy=f"Ask for {self.names[0]}",
             param="model",
         )

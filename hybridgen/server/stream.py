@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from hybridgen.client.chunk import StreamChunk
 from hybridgen.request import RequestOutput
+from hybridgen.server.answers import Usage
 from hybridgen.server.backend import BackendStream
 from hybridgen.server.event_stream import EventStream
 from hybridgen.server.events import DONE, EventEncoder
@@ -32,19 +33,23 @@ async def stream_generation(
     """
     outputs: dict[int, RequestOutput] = {}
     opened: set[int] = set()
+    last_frame = b""
     async with Merge(streams) as pieces:
         async for index, piece in pieces:
             if isinstance(piece, StreamChunk):
                 frame = encoder.delta(index, piece)
             else:
                 outputs[index] = piece
-                frame = encoder.finish(index, piece.finish_reason)
+                frame = encoder.finish(index, piece.finish_reason, piece.seed)
             if index not in opened:
                 opened.add(index)
                 frame = encoder.first(index) + frame
-            if frame:
+            if len(outputs) == len(streams):
+                last_frame = frame
+            elif frame:
                 await events.send(frame)
-    await events.send(_usage(generation, outputs, encoder) + DONE, is_last=True)
+    # The last choice's end and the stream's are known together.
+    await events.send(last_frame + _usage(generation, outputs, encoder) + DONE, is_last=True)
 
 
 def _usage(
@@ -52,7 +57,5 @@ def _usage(
 ) -> bytes:
     if not generation.includes_usage:
         return b""
-    # The choices of a prompt share it: it counts once.
-    num_prompt = sum(outputs[i].num_prompt_tokens for i in outputs if i % generation.n == 0)
-    num_completion = sum(len(output.token_ids) for output in outputs.values())
-    return encoder.usage(num_prompt, num_completion)
+    in_order = [outputs[index] for index in sorted(outputs)]
+    return encoder.usage(Usage.of(in_order, generation.n))

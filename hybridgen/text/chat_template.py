@@ -11,11 +11,12 @@ from jinja2.exceptions import SecurityError, TemplateError, TemplateSyntaxError
 
 from hybridgen.errors import BadModelFile, InvalidRequest, UnsupportedModel
 from hybridgen.request import ChatMessage
+from hybridgen.text.conversation import message_view
 from hybridgen.text.cpu_limit import CpuLimit, CpuTimeSpent
 from hybridgen.text.size_budget import SizeExceeded
 from hybridgen.text.template_sandbox import TemplateSandbox
+from hybridgen.text.template_source import MAX_SOURCE_CHARS
 
-MAX_SOURCE_CHARS = 2**20
 MAX_OUTPUT_BYTES = 2**20
 CPU_LIMIT_S = 1.0
 
@@ -65,7 +66,6 @@ class ChatTemplate:
         self._constants = {
             "bos_token": bos_token,
             "eos_token": eos_token,
-            "tools": None,
             "documents": None,
         }
         self._compile(source)
@@ -95,9 +95,10 @@ class ChatTemplate:
 
     def render(
         self,
-        messages: Sequence[ChatMessage | Mapping[str, str]],
+        messages: Sequence[ChatMessage | Mapping[str, Any]],
         add_generation_prompt: bool = True,
         *,
+        tools: list[dict[str, Any]] | None = None,
         max_output_bytes: int = MAX_OUTPUT_BYTES,
     ) -> str:
         """The conversation as one text.
@@ -107,15 +108,18 @@ class ChatTemplate:
                 CPU or output limit. UnsupportedModel: it wants something that templates are
                 not given.
         """
-        turns = [
-            {"role": turn.role, "content": turn.content}
-            if isinstance(turn, ChatMessage)
-            else dict(turn)
-            for turn in messages
-        ]
+        variables = {
+            **self._constants,
+            "messages": [
+                message_view(turn) if isinstance(turn, ChatMessage) else dict(turn)
+                for turn in messages
+            ],
+            "tools": tools,
+            "add_generation_prompt": add_generation_prompt,
+        }
         try:
             with CpuLimit(self._cpu_limit_s):
-                return self._render(turns, add_generation_prompt, max_output_bytes)
+                return self._render(variables, max_output_bytes)
         except RefusedByTemplate as error:
             raise _invalid(f"the chat template refuses the messages: {error}") from error
         except CpuTimeSpent as error:
@@ -136,12 +140,11 @@ class ChatTemplate:
             kind = type(error).__name__
             raise _invalid(f"the chat template fails on these messages: {kind} {error}") from error
 
-    def _render(self, turns: list[dict[str, Any]], has_prompt: bool, max_bytes: int) -> str:
-        context = {**self._constants, "messages": turns, "add_generation_prompt": has_prompt}
+    def _render(self, variables: dict[str, Any], max_bytes: int) -> str:
         self._sandbox.budget.reset()
         pieces: list[str] = []
         num_bytes = 0
-        for piece in self._template.generate(context):
+        for piece in self._template.generate(variables):
             num_bytes += len(piece.encode("utf-8", "surrogatepass"))
             if num_bytes > max_bytes:
                 raise SizeExceeded(f"{num_bytes} bytes or more")

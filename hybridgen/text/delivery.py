@@ -7,10 +7,12 @@ to send. Only what the socket took advances the cursors, so nothing is dropped f
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from hybridgen.errors import InternalError
 from hybridgen.ipc.logprob_ring import LogprobRing
 from hybridgen.ipc.slot_table import Finish, SlotTable, SlotWord, unpack_finish
-from hybridgen.ipc.token_store import TokenStore
+from hybridgen.ipc.token_store import TokenStore, check_ids
 from hybridgen.messages import ErrorInfo, TextDelta, TextFinished
 from hybridgen.request import FinishReason, TokenLogprob
 from hybridgen.sampling.parameters import unpack
@@ -19,6 +21,8 @@ from hybridgen.text.vocabulary import Vocabulary
 
 #: A character has at most 4 bytes, so the prompt's last 4 tokens tell whether one is unfinished.
 PROMPT_TAIL_TOKENS = 4
+#: Tokens taken without a sign of life: where a pattern stops the text, some 10 µs for each byte.
+SLICE_TOKENS = 512
 
 
 class SharedViews:
@@ -33,15 +37,27 @@ class SharedViews:
 class Delivery:
     """One open text.
 
+    Args:
+        slot, epoch: of the request. views: of shared memory. vocabulary: of the model.
+        now_s: the present. beat: called while much is taken at once, as a replacement does.
+
     Attributes:
         is_subscribed: the client has told its offsets and is believed to be connected.
         is_closed: ended from outside; it flushes what it has.
         is_reported: ``TextFinished`` was sent; kept for a client that asks again.
         idle_since_s: since when released text waits for the client; the present while none does.
+        arrival_s: when the request arrived. last_sent_s: when tokens were last sent from here.
     """
 
     def __init__(
-        self, slot: int, epoch: int, views: SharedViews, vocabulary: Vocabulary, now_s: float
+        self,
+        slot: int,
+        epoch: int,
+        views: SharedViews,
+        vocabulary: Vocabulary,
+        now_s: float,
+        *,
+        beat: Callable[[], None] = lambda: None,
     ) -> None:
         self.slot, self.epoch = slot, epoch
         self.client_id = views.slots.client_id(slot)
@@ -49,8 +65,11 @@ class Delivery:
         self.is_subscribed = False
         self.is_reported = False
         self.idle_since_s = now_s
+        self.arrival_s = views.slots.load(slot, SlotWord.ARRIVAL_NS) / 1e9
+        self.last_sent_s: float | None = None
         self._views = views
         self._vocabulary = vocabulary
+        self._beat = beat
         self._params, _, _ = unpack(views.slots.parameters(slot))
         self._prompt_len = 0
         self._stream = self._open_stream()
@@ -64,7 +83,10 @@ class Delivery:
         self._sent_chars = 0
 
     def _open_stream(self) -> TextStream:
-        """A stream from the first generated token on; the text continues the prompt's last ids."""
+        """A stream from the first generated token on; the text continues the prompt's last ids.
+
+        A pattern is not looked at before the prompt is encoded: until then it may be refused.
+        """
         params, stop = self._params, self._prompt_len
         tail_ids = self._views.tokens.read(self.slot, max(0, stop - PROMPT_TAIL_TOKENS), stop)
         return TextStream(
@@ -73,6 +95,8 @@ class Delivery:
             params.include_stop_str_in_output,
             params.skip_special_tokens,
             tail_ids,
+            keep_tool_marks=params.keep_tool_marks,
+            stop_regex=params.stop_regex if stop else None,
         )
 
     @property
@@ -97,6 +121,9 @@ class Delivery:
 
         The finish word is read before ``generated``: it carries the final count, so a reader that
         sees it knows exactly which tokens to wait for.
+
+        Raises:
+            HybridGenError: the words of the slot, or its ids, cannot be what anybody wrote.
         """
         if not self.has_unsent:
             self.idle_since_s = now_s  # a client that has everything keeps nobody waiting
@@ -111,11 +138,7 @@ class Delivery:
             self._prompt_len = slots.load(slot, SlotWord.PROMPT_LEN)
             self._stream = self._open_stream()
         num_new = generated - self._stream.num_tokens
-        if num_new > 0 and self._stream.matched_tokens is None:
-            start = self._prompt_len + self._stream.num_tokens
-            self._release(self._stream.push(self._views.tokens.read(slot, start, start + num_new)))
-            if self._stream.matched_tokens is not None:
-                slots.store(slot, SlotWord.STOP, 1 + self._stream.matched_tokens)
+        self._take(generated)
         is_complete = (
             self._finish is not None and self._stream.num_tokens >= self._finish.num_tokens
         )
@@ -123,6 +146,20 @@ class Delivery:
             self._release(self._stream.finish())
             self._is_flushed = True
         return max(0, num_new)
+
+    def _take(self, generated: int) -> None:
+        """Push the ids up to ``generated``, slice by slice, or up to a match."""
+        stream = self._stream
+        while stream.num_tokens < generated and stream.matched_tokens is None:
+            start = self._prompt_len + stream.num_tokens
+            stop = min(start + SLICE_TOKENS, self._prompt_len + generated)
+            ids = self._views.tokens.read(self.slot, start, stop)
+            check_ids(min(ids), max(ids), self._vocabulary.vocab_size)
+            self._release(stream.push(ids))
+            if stream.matched_tokens is not None:
+                self._views.slots.store(self.slot, SlotWord.STOP, 1 + stream.matched_tokens)
+            elif stream.num_tokens < generated:
+                self._beat()
 
     def _release(self, released: Released | None) -> None:
         if released is None:
@@ -174,6 +211,8 @@ class Delivery:
         self._sent_chars += len(delta.text)
         self._unsent.clear()
         self.idle_since_s = now_s
+        if delta.token_ids:
+            self.last_sent_s = now_s
 
     def _read_logprobs(self) -> list[TokenLogprob]:
         records = []

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
-from hybridgen.errors import ConfigError, ContextLengthExceeded, InvalidRequest
+from hybridgen.errors import ContextLengthExceeded, InvalidRequest
 from hybridgen.formats.tokenizer_spec import TokenizerSpec
-from hybridgen.request import ChatMessage, ChatPrompt, IdsPrompt, Prompt, TextPrompt
-from hybridgen.text.chat_template import MAX_OUTPUT_BYTES, MAX_SOURCE_CHARS, ChatTemplate
+from hybridgen.request import MAX_BYTES_PER_TOKEN, ChatPrompt, IdsPrompt, Prompt, TextPrompt
+from hybridgen.text.chat_template import MAX_OUTPUT_BYTES, ChatTemplate
+from hybridgen.text.conversation import Conversation, conversation_of, texts_of
 from hybridgen.text.special_guard import SpecialGuard
+from hybridgen.text.template_source import template_source
 from hybridgen.text.tokenizer import Tokenizer, build_tokenizer, check_text
+from hybridgen.text.tool_calls.call_format import CallFormat
+from hybridgen.text.tool_calls.registry import DEFAULT, call_format, has_tools
+from hybridgen.text.tool_calls.tool_prompt import spell_out
 
-#: Prompts with more bytes per token of context than this are refused before any work is done:
-#: hardly a text has so few tokens that it would fit.
-MAX_BYTES_PER_TOKEN = 8
 MAX_MESSAGES = 4096
 _GUARDED_BYTES = 5  # at most: a character of one byte with a guard of three before it, and slack
 
@@ -28,6 +29,8 @@ class PromptEncoder:
         max_model_len: context length in tokens, of which a prompt must leave one; None checks
             no length.
         bos_id: put before plain text prompts; None puts nothing.
+        template_has_tools: the template shows tools itself; else they are put into words for it.
+        call_format: how those words say that calls are written.
     """
 
     def __init__(
@@ -37,9 +40,13 @@ class PromptEncoder:
         *,
         max_model_len: int | None = None,
         bos_id: int | None = None,
+        template_has_tools: bool = True,
+        call_format: CallFormat = DEFAULT,
     ) -> None:
         self._tokenizer = tokenizer
         self._template = template
+        self._template_has_tools = template_has_tools
+        self._call_format = call_format
         self._max_model_len = max_model_len
         self._prefix = [] if bos_id is None else [bos_id]
         self._guard = SpecialGuard(tokenizer.specials)
@@ -89,14 +96,25 @@ class PromptEncoder:
                 limit=f"[1, {MAX_MESSAGES}]",
                 remedy="Send at least the user's message",
             )
-        self._check_bytes([turn.content for turn in messages])
+        self._check_bytes(texts_of(prompt))
+        conversation = self._for_template(conversation_of(prompt))
 
-        def render(turns: Sequence[ChatMessage]) -> str:
-            is_plain = turns is messages
+        def render(turns: Conversation) -> str:
+            is_plain = turns is conversation
             max_bytes = MAX_OUTPUT_BYTES if is_plain else MAX_OUTPUT_BYTES * _GUARDED_BYTES
-            return template.render(turns, max_output_bytes=max_bytes)
+            return template.render(turns.messages, tools=turns.tools, max_output_bytes=max_bytes)
 
-        return self._tokenizer.encode_parts(self._guard.split(render, messages))
+        return self._tokenizer.encode_parts(self._guard.split(render, conversation))
+
+    def _for_template(self, conversation: Conversation) -> Conversation:
+        """With tools, calls and results in words where the template knows nothing of them."""
+        uses_tools = conversation.tools or any(
+            message["role"] == "tool" or "tool_calls" in message
+            for message in conversation.messages
+        )
+        if not uses_tools or self._template_has_tools:
+            return conversation
+        return spell_out(conversation, self._call_format)
 
     def _check_bytes(self, texts: Sequence[str]) -> None:
         num_bytes = sum(len(check_text(text)) for text in texts)
@@ -124,7 +142,11 @@ class PromptEncoder:
 
 
 def build_prompt_encoder(
-    spec: TokenizerSpec, template_file: str = "", *, max_model_len: int | None = None
+    spec: TokenizerSpec,
+    template_file: str = "",
+    *,
+    max_model_len: int | None = None,
+    tool_call_parser: str = "auto",
 ) -> PromptEncoder:
     """The encoder that ``spec`` asks for; the template in ``template_file`` replaces its own.
 
@@ -133,7 +155,7 @@ def build_prompt_encoder(
             kind that is not implemented. ConfigError: the template file cannot be read.
     """
     tokenizer = build_tokenizer(spec)
-    source = _read_template(Path(template_file)) if template_file else spec.chat_template
+    source = template_source(spec, template_file)
     template = None
     if source:
         eos_id = spec.eos_ids[0] if spec.eos_ids else None
@@ -143,21 +165,13 @@ def build_prompt_encoder(
             eos_token=_special_text(tokenizer, eos_id),
         )
     bos_id = spec.bos_id if spec.add_bos else None
-    return PromptEncoder(tokenizer, template, max_model_len=max_model_len, bos_id=bos_id)
-
-
-def _read_template(path: Path) -> str:
-    try:
-        with path.open("rb") as file:
-            return file.read(4 * MAX_SOURCE_CHARS + 1).decode()
-    except OSError as error:
-        reason = error.strerror
-    except UnicodeDecodeError as error:
-        reason = f"not UTF-8: {error.reason}"
-    raise ConfigError(
-        f"the chat template cannot be read: {reason}",
-        value=str(path),
-        remedy="Name a text file with a Jinja template",
+    return PromptEncoder(
+        tokenizer,
+        template,
+        max_model_len=max_model_len,
+        bos_id=bos_id,
+        template_has_tools=has_tools(source or ""),
+        call_format=call_format(source, tool_call_parser) or DEFAULT,
     )
 
 

@@ -2,8 +2,8 @@
 
 The rendered template is one text in which the template's own ``<|im_end|>`` and one that a user
 typed look alike. So the template is rendered a second time with a guard character (a Unicode
-noncharacter) before characters of the messages; a special token counts only where no guard is
-inside it or right before it, that is, where every character of it comes from the template.
+noncharacter) before characters of the messages and tools; a special token counts only where no
+guard is inside it or right before it, that is, where every character of it comes from the template.
 
 With a guard before every character that occurs in any special token this is exact. A template
 that searches in its messages (for ``</think>``, say) may then render differently; that shows when
@@ -15,10 +15,12 @@ refused.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Any, NamedTuple
 
 from hybridgen.errors import InvalidRequest
-from hybridgen.request import ChatMessage
+from hybridgen.text.conversation import Conversation
 from hybridgen.text.special_tokens import SpecialTokens
 
 #: Noncharacters (Unicode 23.7): no text needs them, so one that nobody used is soon found.
@@ -28,9 +30,20 @@ KNOWN_ROLES = frozenset(
     {"assistant", "developer", "environment", "function", "ipython", "model", "system", "tool",
      "user"}
 )  # fmt: skip
+#: Words of schemas and of calls that templates compare with or ask for. They stay as they are,
+#: as roles do, wherever they stand alone in a tool or a call.
+KNOWN_WORDS = frozenset(
+    {"$defs", "$ref", "additionalProperties", "allOf", "anyOf", "arguments", "array", "boolean",
+     "const", "default", "description", "enum", "format", "function", "id", "integer", "items",
+     "maxItems", "maximum", "minItems", "minimum", "name", "null", "nullable", "number", "object",
+     "oneOf", "parameters", "pattern", "properties", "required", "return", "string", "title",
+     "type"}
+)  # fmt: skip
+_WORD_KEYS = ("id", "name")
 _ROLE = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
 
-Render = Callable[[Sequence[ChatMessage]], str]
+Render = Callable[[Conversation], str]
+_Mark = Callable[[str], str]
 
 
 class SpecialGuard:
@@ -38,32 +51,40 @@ class SpecialGuard:
 
     def __init__(self, specials: SpecialTokens) -> None:
         self._specials = specials
-        self._texts = sorted(specials.texts)
+        self._texts = sorted(specials.texts, key=len, reverse=True)
+        self._max_chars = max(map(len, self._texts), default=0)
+        self._joined = "\0".join(self._texts)
+        self._heads = {text[:n] for text in self._texts for n in range(1, len(text))}
+        self._tails = {text[-n:] for text in self._texts for n in range(1, len(text))}
+        self._whole = _anywhere(self._texts)
         alphabet = "".join(sorted(set("".join(self._texts))))
         self._dense = re.compile(f"([{re.escape(alphabet)}])") if alphabet else None
 
-    def split(self, render: Render, messages: Sequence[ChatMessage]) -> Iterable[int | str]:
-        """Special ids and runs of text of the rendered ``messages``, in order.
+    def split(self, render: Render, conversation: Conversation) -> Iterable[int | str]:
+        """Special ids and runs of text of the rendered ``conversation``, in order.
 
         Raises:
             InvalidRequest: a role could be part of a special token, or special-token text in a
                 message steers the template.
         """
-        for message in messages:
-            self._check_role(message.role)
-        rendered = render(messages)
+        for message in conversation.messages:
+            self._check_role(message["role"])
+        rendered = render(conversation)
         if self._dense is None:
             return [rendered]
-        guard = self._unused_guard(rendered, messages)
+        guard = _unused_guard(rendered, conversation)
         for mark in (self._mark_all, self._mark_suspects):
-            marked = [ChatMessage(turn.role, mark(turn.content, guard)) for turn in messages]
-            text = rendered if marked == [*messages] else render(marked)
+            marks = _Marks(partial(mark, guard=guard), partial(self._mark_suspects, guard=guard))
+            marked = marks.conversation(conversation)
+            text = rendered if marked == conversation else render(marked)
+            # Values that are shown as Python or ASCII-only JSON show the guard as its escape.
+            text = text.replace(_escaped(guard), guard)
             if text.replace(guard, "") == rendered:
                 return self._specials.split(text, guard)
         raise InvalidRequest(
             "special-token text in a message changes what the chat template does",
             param="messages",
-            remedy="Leave the model's special tokens out of messages",
+            remedy="Leave the model's special tokens out of messages and tools",
         )
 
     def _check_role(self, role: str) -> None:
@@ -77,38 +98,98 @@ class SpecialGuard:
                 remedy="Use one of the usual roles",
             )
 
-    def _unused_guard(self, rendered: str, messages: Sequence[ChatMessage]) -> str:
-        used = set(rendered).union(*(turn.content for turn in messages))
-        for guard in GUARDS:
-            if guard not in used:
-                return guard
-        raise InvalidRequest(
-            "the messages use every Unicode noncharacter",
-            param="messages",
-            value=len(GUARDS),
-            limit=len(GUARDS) - 1,
-            remedy="Leave noncharacters out of messages",
-        )
-
     def _mark_all(self, content: str, guard: str) -> str:
         return self._dense.sub(guard + r"\1", content) if self._dense else content
 
     def _mark_suspects(self, content: str, guard: str) -> str:
         """Guards on whole special texts, and on parts of them at the ends of the content."""
         suspects: set[int] = set()
+        for match in self._whole.finditer(content):
+            suspects.update(range(*match.span(1)))
         core = content.strip()
-        offset = content.find(core)
-        for text in self._texts:
-            for match in re.finditer(f"(?={re.escape(text)})", content):
-                suspects.update(range(match.start(), match.start() + len(text)))
-            if core and core in text:
-                suspects.update(range(offset, offset + len(core)))
-            for num_chars in range(1, min(len(text), len(core) + 1)):
-                if core.startswith(text[-num_chars:]):
-                    suspects.update(range(offset, offset + num_chars))
-                if core.endswith(text[:num_chars]):
-                    end = offset + len(core)
-                    suspects.update(range(end - num_chars, end))
+        begin = content.find(core)
+        end = begin + len(core)
+        if 0 < len(core) <= self._max_chars and core in self._joined:
+            suspects.update(range(begin, end))
+        sizes = range(min(len(core), self._max_chars - 1), 0, -1)
+        num_tail = next((n for n in sizes if core[:n] in self._tails), 0)
+        num_head = next((n for n in sizes if core[-n:] in self._heads), 0)
+        suspects.update(range(begin, begin + num_tail), range(end - num_head, end))
+        if not suspects:
+            return content
         return "".join(
             guard + char if index in suspects else char for index, char in enumerate(content)
         )
+
+
+def _anywhere(texts: list[str]) -> re.Pattern[str]:
+    """Finds, as group 1, the longest of ``texts`` at each place, also where they overlap.
+
+    Args:
+        texts: longest first.
+    """
+    firsts = "".join(sorted({text[0] for text in texts}))
+    if not firsts:
+        return re.compile("(?!)")
+    # Few places begin like a special token; the others are not compared with every one of them.
+    return re.compile(f"(?=[{re.escape(firsts)}])(?=({'|'.join(map(re.escape, texts))}))")
+
+
+def _unused_guard(rendered: str, conversation: Conversation) -> str:
+    used = set(rendered).union(*_texts([*conversation]))
+    for guard in GUARDS:
+        if guard not in used and _escaped(guard) not in rendered:
+            return guard
+    raise InvalidRequest(
+        "the messages use every Unicode noncharacter",
+        param="messages",
+        value=len(GUARDS),
+        limit=len(GUARDS) - 1,
+        remedy="Leave noncharacters out of messages",
+    )
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        yield from _texts([*value, *value.values()])
+    elif isinstance(value, list):
+        for item in value:
+            yield from _texts(item)
+
+
+def _escaped(guard: str) -> str:
+    return ascii(guard)[1:-1]
+
+
+class _Marks(NamedTuple):
+    """Puts guards into a conversation."""
+
+    text: _Mark
+    word: _Mark
+    """For names and ids: templates count their characters, and compare them."""
+
+    def conversation(self, turns: Conversation) -> Conversation:
+        """All of it but roles."""
+        messages = [self._message(message) for message in turns.messages]
+        return Conversation(messages, self._value(turns.tools))
+
+    def _message(self, message: dict[str, Any]) -> dict[str, Any]:
+        marked: dict[str, Any] = {"role": message["role"], "content": self.text(message["content"])}
+        for key, value in message.items():
+            if key not in marked:
+                marked[key] = self.word(value) if isinstance(value, str) else self._value(value)
+        return marked
+
+    def _value(self, value: Any) -> Any:
+        """Tools, calls and what is in them; templates read these by the known words."""
+        if isinstance(value, str):
+            return value if value in KNOWN_WORDS else self.text(value)
+        if isinstance(value, dict):
+            return {self._value(key): self._item(key, item) for key, item in value.items()}
+        return [self._value(item) for item in value] if isinstance(value, list) else value
+
+    def _item(self, key: str, item: Any) -> Any:
+        is_word = key in _WORD_KEYS and isinstance(item, str)
+        return self.word(item) if is_word else self._value(item)

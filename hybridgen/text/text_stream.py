@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from hybridgen.text.incremental import IncrementalDecoder, unfinished_character
-from hybridgen.text.stops import StopScanner, automaton_of
+from hybridgen.text.stop_scanner import stop_scanner
 from hybridgen.text.vocabulary import Vocabulary
 
 
@@ -38,6 +38,11 @@ class TextStream:
             share a character with the first new id; 4 suffice, as a character has 4 bytes). The
             text then keeps its leading space, and a character that the prompt began is shown
             when new ids finish it; nothing else of the prompt is.
+        keep_tool_marks: special tokens that mark calls of tools add text all the same.
+        stop_regex: pattern that stops the text like a stop string.
+
+    Raises:
+        InvalidRequest: a stop that cannot be used.
 
     Attributes:
         matched_tokens: number of pushed tokens up to and with the one that completed a stop
@@ -53,16 +58,19 @@ class TextStream:
         include_stop: bool = False,
         skip_special: bool = True,
         prompt_tail_ids: Sequence[int] = (),
+        *,
+        keep_tool_marks: bool = False,
+        stop_regex: str | None = None,
     ) -> None:
         tail = _text_tail(vocabulary, prompt_tail_ids)
         self._leading_space = vocabulary.leading_space
         self._is_started = bool(tail)
-        self._bytes = vocabulary.visible_bytes(skip_special)
-        self._texts = vocabulary.visible_texts(skip_special)
+        self._bytes = vocabulary.visible_bytes(skip_special, keep_tool_marks)
+        self._texts = vocabulary.visible_texts(skip_special, keep_tool_marks)
         self._decoder = IncrementalDecoder(seed := unfinished_character(tail))
-        self._scanner = StopScanner(automaton_of(stops)) if stops else None
+        self._scanner = stop_scanner(stops, stop_regex)
         self._include_stop = include_stop
-        self._is_simple = self._is_started and not seed and not stops
+        self._is_simple = self._is_started and not seed and self._scanner is None
         self._is_finished = False
         self._num_pushed_bytes = 0
         self._num_scanned_bytes = 0  # out of the scanner, into the decoder

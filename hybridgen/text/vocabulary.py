@@ -17,7 +17,9 @@ from hybridgen.text.byte_alphabet import token_to_bytes
 from hybridgen.text.sentencepiece_proto import SentencePieceModel, parse_model
 from hybridgen.text.special_tokens import SpecialToken, SpecialTokens
 from hybridgen.text.tokenizer_json import TokenizerJson, read_tokenizer_json
+from hybridgen.text.tool_calls.registry import TOOL_MARKS
 
+_TOOL_MARKS = frozenset(mark.encode() for mark in TOOL_MARKS)
 _SPECIAL = (TokenType.CONTROL, TokenType.UNKNOWN)
 _BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
@@ -64,23 +66,33 @@ class Vocabulary:
         self.special_ids: frozenset[int] = frozenset(token.token_id for token in specials)
         self.specials = SpecialTokens(specials)
         self.leading_space = leading_space
-        self._visible: dict[bool, list[bytes]] = {False: self.token_bytes}
-        self._texts: dict[bool, list[str | None]] = {}
+        self._visible: dict[tuple[bool, bool], list[bytes]] = {}
+        self._texts: dict[tuple[bool, bool], list[str | None]] = {}
 
-    def visible_bytes(self, skip_special: bool) -> list[bytes]:
-        """Bytes that each token adds to a text; shared by all texts, not to be changed."""
-        if skip_special not in self._visible:
+    def visible_bytes(self, skip_special: bool, keep_tool_marks: bool = False) -> list[bytes]:
+        """Bytes that each token adds to a text; shared by all texts, not to be changed.
+
+        Args:
+            skip_special: special tokens add none.
+            keep_tool_marks: but those that mark calls of tools do.
+        """
+        if not skip_special:
+            return self.token_bytes
+        wanted = (skip_special, keep_tool_marks)
+        if wanted not in self._visible:
             visible = self.token_bytes.copy()
             for token_id in self.special_ids:
-                visible[token_id] = b""
-            self._visible[skip_special] = visible
-        return self._visible[skip_special]
+                if not (keep_tool_marks and visible[token_id] in _TOOL_MARKS):
+                    visible[token_id] = b""
+            self._visible[wanted] = visible
+        return self._visible[wanted]
 
-    def visible_texts(self, skip_special: bool) -> list[str | None]:
+    def visible_texts(self, skip_special: bool, keep_tool_marks: bool = False) -> list[str | None]:
         """The same as text; ``None`` where a token is not whole characters."""
-        if skip_special not in self._texts:
-            self._texts[skip_special] = [_whole(data) for data in self.visible_bytes(skip_special)]
-        return self._texts[skip_special]
+        wanted = (skip_special, keep_tool_marks)
+        if wanted not in self._texts:
+            self._texts[wanted] = [_whole(data) for data in self.visible_bytes(*wanted)]
+        return self._texts[wanted]
 
     def decode(self, ids: Iterable[int], skip_special: bool = True) -> str:
         """Text of ``ids``; bytes that are not UTF-8 become U+FFFD.

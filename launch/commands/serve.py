@@ -27,10 +27,14 @@ def serve(
     from hybridgen.launch.owner import OwnerLine
 
     config = resolved.config
-    is_quiet = config.server.log_level in {"warning", "error"}
+    report = StartReport(
+        sys.stderr,
+        is_quiet=config.server.log_level in {"warning", "error"},
+        is_logged=config.server.log_format == "json",
+    )
     owner = OwnerLine(owner_fd) if owner_fd >= 0 else None
     try:
-        return host_tree(config, StartReport(sys.stderr, is_quiet=is_quiet), owner)
+        return host_tree(config, report, owner)
     except HybridGenError as error:
         if owner is None or owner.is_told:
             raise

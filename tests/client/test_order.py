@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from hybridgen.client.order import checked_params, checked_prompt
+from hybridgen.client.order import checked_params, checked_prompt, checked_traceparent
 from hybridgen.errors import InvalidRequest
 from hybridgen.request import ChatMessage, ChatPrompt, IdsPrompt, SamplingParams, TextPrompt
 
@@ -54,3 +54,12 @@ def test_parameters_are_checked_for_range_and_lists_become_tuples() -> None:
     loose = SamplingParams(stop=["a"], stop_token_ids=[1])  # type: ignore[arg-type]
     assert checked_params(loose) == SamplingParams(stop=("a",), stop_token_ids=(1,))
     assert checked_params(None) == SamplingParams()
+
+
+def test_a_traceparent_is_well_formed_or_none_at_all() -> None:
+    given = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    assert checked_traceparent(given) == given
+    assert checked_traceparent("") == ""
+    with pytest.raises(InvalidRequest, match="traceparent") as caught:
+        checked_traceparent("half \ud800 of one")
+    assert caught.value.fields["param"] == "traceparent"

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +30,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"
 NUM_STREAMS = 8
-FREED_S = 1.0
-ACCEPTS_AGAIN_S = 1.5
+#: Enough for a busy machine; how long it takes is measured by tools/kill_gateway.py.
+REPLACED_S = 30.0
 EXIT_UNAVAILABLE = 69
 EVERYWHERE = "0.0.0.0"  # noqa: S104  # to see it refused
 needs_curl = pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
@@ -91,6 +92,15 @@ def test_a_stream_is_the_whole_answer_in_pieces(door: Door) -> None:
     assert [reason for reason in reasons if reason] == ["length"]
 
 
+def test_a_drawn_seed_is_told_and_gives_the_same_text_again(door: Door) -> None:
+    choice = door.chat(seed=None).json()["choices"][0]
+    again = door.chat(seed=choice["seed"]).json()["choices"][0]
+    assert again["message"] == choice["message"]
+    assert 0 <= choice["seed"] < 2**53
+    *_, last, _done = door.chat_events(seed=choice["seed"])
+    assert last["choices"][0]["seed"] == choice["seed"]
+
+
 def test_a_text_is_continued_as_the_sdk_does(door: Door) -> None:
     body = {"model": "mock", "prompt": "Once", "max_tokens": 16, "min_tokens": 16, "seed": 7}
     text = post(door.port, COMPLETIONS, body).json()["choices"][0]["text"]
@@ -122,6 +132,24 @@ def test_models_health_and_version_are_shown(door: Door) -> None:
         assert get(door.port, path).status == 200, path
     names = [process["name"] for process in get(door.port, "/ps").json()["processes"]]
     assert "gateway-0" in names
+
+
+def test_a_tree_is_described_alike_wherever_it_is_asked(door: Door) -> None:
+    over_http = get(door.port, "/ps").json()
+    for command in (["ps", "--json"], ["top", "--json", "--interval-s", "0.1"]):
+        done = subprocess.run(
+            [sys.executable, "-P", "-m", "hybridgen", *command, "--uri", door.tree.handle.uri],
+            capture_output=True,
+            timeout=30,
+            check=True,
+        )
+        printed = msgspec.json.decode(done.stdout)
+        (facts,) = printed if isinstance(printed, list) else [printed]
+        assert facts["uri"] == door.tree.handle.uri
+        assert set(facts) - {"uri", "figures"} == set(over_http)
+        for here, there in zip(facts["processes"], over_http["processes"], strict=True):
+            assert set(here) == set(there)
+            assert (here["name"], here["pid"]) == (there["name"], there["pid"])
 
 
 @pytest.mark.parametrize("body", [b"{", b"[]", b'{"messages": 1}', b"\xff\xfe"])
@@ -195,12 +223,11 @@ def test_a_killed_gateway_is_replaced_and_nobody_else_notices(door: Door) -> Non
         own = door.tree.client.submit("Hello", long_params())
         lost = events(door.port, CHAT, chat_body(stream=True, max_tokens=1800, min_tokens=1800))
         next(lost)
-        assert door.tree.client.health().num_running == 2
-        door.tree.kill("gateway-0")
-        started_s = time.monotonic()
-        eventually(lambda: door.tree.client.health().num_running <= 1, FREED_S)
-        eventually(lambda: answers(door), 5.0)
-        assert time.monotonic() - started_s < ACCEPTS_AGAIN_S
+        num_cancelled = door.tree.num_cancelled()
+        old_pid = door.tree.kill("gateway-0")
+        eventually(partial(door.tree.has_cancelled, num_cancelled + 1), REPLACED_S)
+        eventually(lambda: answers(door), REPLACED_S)
+        door.tree.wait_replaced("gateway-0", old_pid, REPLACED_S)
         assert own.result().finish_reason == "length"
         lost.close()
 
@@ -275,7 +302,7 @@ def test_a_stop_does_not_wait_for_a_reader_who_never_reads() -> None:
 
 def raw_post(path: str, body: object) -> bytes:
     content = msgspec.json.encode(body)
-    head = f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+    head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
     return f"{head}content-length: {len(content)}\r\n\r\n".encode() + content
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import statistics
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -83,6 +85,26 @@ def test_text_is_the_same_when_a_stateless_worker_is_killed(
     expected = golden(mock_tree, 200)
     for _ in range(NUM_KILLS):
         assert texts_with_kill(mock_tree, role, 200) == expected
+
+
+@pytest.mark.timeout(300)
+def test_streams_stand_for_a_moment_only_when_their_one_sampler_is_killed() -> None:
+    every, stands_s = 200, []
+    options = {"mock_step_us": 4000, "mock_max_model_len": 16_384, "num_samplers": 1}
+    with running_tree(model="mock", **options, **ANY_RESTARTS) as tree:
+        num_tokens, last_s, longest_s = 0, time.monotonic(), 0.0
+        for chunk in tree.client.submit("Go on.", params(0, every * (NUM_KILLS + 1))):
+            now_s = time.monotonic()
+            longest_s, last_s = max(longest_s, now_s - last_s), now_s
+            before, num_tokens = num_tokens, num_tokens + len(chunk.token_ids)
+            if num_tokens // every > before // every:
+                stands_s.append(longest_s)
+                longest_s = 0.0
+                if len(stands_s) <= NUM_KILLS:
+                    tree.kill("sampler-0")
+    assert len(stands_s) == NUM_KILLS + 1
+    # A process started only then takes a quarter of a second; with one that waits it is 20 ms.
+    assert statistics.median(stands_s[1:]) < 0.15
 
 
 @pytest.mark.timeout(300)

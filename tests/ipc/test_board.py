@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from hybridgen.errors import InternalError
@@ -33,6 +35,19 @@ def test_a_snapshot_tells_what_the_process_wrote() -> None:
     assert board.snapshot(0).state is board.snapshot(2).state is ProcessState.EMPTY
 
 
+def test_the_last_progress_has_a_time() -> None:
+    board = Board.in_memory(1)
+    line = board.line(0)
+    started_ns = time.monotonic_ns()
+    line.begin(1, 1, Role.GPU, 0, 0)
+    born_ns = board.snapshot(0).progress_ns
+    assert born_ns >= started_ns
+    line.tick(0)
+    assert board.snapshot(0).progress_ns == born_ns
+    line.tick()
+    assert board.snapshot(0).progress_ns > born_ns
+
+
 def test_a_new_incarnation_starts_from_zero() -> None:
     board = Board.in_memory(1)
     board.line(0).begin(1, 1, Role.GPU, 0, 0)
@@ -40,7 +55,8 @@ def test_a_new_incarnation_starts_from_zero() -> None:
     board.line(0).tick()
     board.line(0).begin(2, 2, Role.TOKENIZER, 0, 1)
     seen = board.snapshot(0)
-    assert (seen.progress, seen.counters) == (0, {"prompts": 0, "tokens": 0, "rejected": 0})
+    zeros = dict.fromkeys(COUNTER_NAMES[Role.TOKENIZER], 0)
+    assert (seen.progress, seen.counters) == (0, zeros)
 
 
 def test_a_child_can_count_on_the_line_that_its_supervisor_began() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hybridgen.errors import AlreadyRunning, ConfigError, PeerGone
+from hybridgen.errors import AlreadyRunning, ConfigError, NotPermitted, PeerGone
 from hybridgen.ipc.runtime_dir import MAX_SOCKET_PATH_BYTES, RuntimeDir, parse_uri
 from tests.support.eventually import eventually
 
@@ -162,3 +163,15 @@ def test_a_name_that_no_socket_address_can_carry_is_refused(short_dir: Path) -> 
     with pytest.raises(ConfigError, match="UTF-8"):
         RuntimeDir.create(path, "0")
     assert not path.exists()
+
+
+def test_a_directory_that_the_user_may_not_make_exits_77(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_self: Path, *_: object, **__: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    with pytest.raises(NotPermitted) as caught:
+        RuntimeDir.create(tmp_path / "run", "cafe")
+    assert caught.value.exit_code == 77

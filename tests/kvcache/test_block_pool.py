@@ -80,3 +80,56 @@ def test_out_of_blocks_names_both_numbers_and_takes_nothing() -> None:
 def test_blocks_for_rounds_up() -> None:
     pool = BlockPool(4, 16)
     assert [pool.blocks_for(n) for n in (0, 1, 16, 17, 32)] == [0, 1, 1, 2, 2]
+
+
+def test_a_shared_block_is_free_when_its_last_holder_gives_it_back() -> None:
+    pool = BlockPool(4, 16)
+    blocks = pool.allocate(2)
+    pool.share(blocks[:1])
+    assert (pool.num_sole(blocks), pool.num_idle(blocks)) == (1, 0)
+    pool.free(blocks)
+    assert pool.num_taken == 1
+    pool.free(blocks[:1])
+    assert (pool.num_taken, pool.num_idle(blocks)) == (0, 2)
+
+
+def test_kept_blocks_go_last_and_the_one_freed_longest_ago_first() -> None:
+    pool = BlockPool(5, 16)
+    lost: list[int] = []
+    pool.on_lost = lost.append
+    first, second = pool.allocate(2), pool.allocate(2)
+    for block in (*first, *second):
+        pool.keep(block)
+    pool.free(first)
+    pool.free(second)
+    assert (pool.num_free, pool.num_kept) == (5, 4)
+    assert pool.allocate(1) == [4]
+    assert lost == []
+    pool.share(first[:1])
+    assert pool.allocate(3) == [first[1], second[1], second[0]] == lost
+    with pytest.raises(OutOfBlocks):
+        pool.allocate(1)
+
+
+def test_a_forgotten_block_is_free_like_any_other() -> None:
+    pool = BlockPool(2, 16)
+    blocks = pool.allocate(2)
+    pool.keep(blocks[0])
+    pool.free(blocks)
+    pool.forget(blocks[0])
+    assert (pool.num_kept, pool.num_free) == (0, 2)
+    with pytest.raises(InternalError, match="without content"):
+        pool.share(blocks[:1])
+
+
+def test_rows_may_claim_the_same_block_where_both_only_read_it() -> None:
+    pool = BlockPool(6, 16)
+    pool.claim([1, 2, 3], num_full=2)
+    pool.claim([1, 4], num_full=1)
+    writes_what_is_read, reads_what_is_written = ([2, 5], 0), ([3, 5], 1)
+    for blocks, num_full in (writes_what_is_read, reads_what_is_written):
+        with pytest.raises(InternalError, match="two owners"):
+            pool.claim(blocks, num_full)
+    pool.free([1, 2, 3])
+    pool.free([1, 4])
+    assert pool.num_free == 6

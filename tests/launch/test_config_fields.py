@@ -28,4 +28,5 @@ def test_types_are_described_with_their_bounds() -> None:
     assert fields["device"].type_text == "auto | cpu | cuda"
     assert fields["num_kv_blocks"].type_text == "int, at least 0"
     assert fields["disable_cpu_affinity"].type_text == "true | false"
+    assert fields["gpu_memory"].type_text.startswith("share or bytes, as 0.9, 90%, 60GiB")
     assert describe_type(str) == "str"

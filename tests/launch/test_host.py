@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from hybridgen.errors import ConfigError
-from hybridgen.launch.host import write_atomically
+from hybridgen.launch.config_sources import config_from_options
+from hybridgen.launch.host import prepare, write_atomically
 
 
 def test_a_file_is_replaced_as_a_whole(tmp_path: Path) -> None:
@@ -32,3 +33,10 @@ def test_a_file_that_cannot_be_written_is_a_typed_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="No such file") as caught:
         write_atomically(path, "text")
     assert caught.value.fields["value"] == str(path)
+
+
+def test_a_plan_says_which_device_was_chosen_and_why() -> None:
+    plan = prepare(config_from_options({"model": "mock"})).plan
+    assert plan.config.device.device == "cpu"
+    assert plan.device_reason == "the mock model needs no device"
+    assert prepare(config_from_options({"model": "mock", "device": "cpu"})).plan.device_reason == ""

@@ -76,3 +76,11 @@ def test_the_curl_line_survives_a_shell() -> None:
     assert msgspec.json.decode(words[-1])["model"] == 'it\'s "mine"'
     assert "Bearer" not in " ".join(words)
     assert "Authorization: Bearer" in curl_line(HttpSection(api_key_file="keys"), "demo")
+
+
+def test_a_unix_socket_needs_no_key_and_is_named_in_the_curl_line() -> None:
+    http = HttpSection(num_gateways=1, host=EVERYWHERE, uds="/run/user/7/my http.sock")
+    check_http(http)
+    words = shlex.split(curl_line(http, "mock"))
+    assert words[words.index("--unix-socket") + 1] == "/run/user/7/my http.sock"
+    assert "http://localhost/v1/chat/completions" in words

@@ -14,6 +14,7 @@ from hybridgen.launch.placement import (
     apply,
     choose,
     format_cpus,
+    parse_cpus,
     read_quota,
     read_supply,
 )
@@ -129,3 +130,48 @@ def test_apply_warns_when_the_kernel_refuses(caplog: pytest.LogCaptureFixture) -
 )
 def test_cpus_are_written_as_ranges(cpus: list[int], text: str) -> None:
     assert format_cpus(cpus) == text
+
+
+def test_cpus_that_other_trees_claimed_are_left_to_them() -> None:
+    left = supply(16).without({10, 11, 12})
+    placement = choose(left, WORKERS, is_disabled=False, is_cpu_device=False)
+    assert placement.cpus["gpu-0"] == [13]
+    assert not {10, 11, 12} & {cpu for cpus in placement.cpus.values() for cpu in cpus}
+    assert placement.claimed == (13, 14, 15)
+
+
+@pytest.mark.parametrize("is_cpu_device", [True, False])
+def test_processes_that_share_keep_off_the_claimed_cpus_too(is_cpu_device: bool) -> None:
+    left = supply(8).without(range(10, 15))
+    placement = choose(left, WORKERS, is_disabled=False, is_cpu_device=is_cpu_device)
+    assert set(map(tuple, placement.cpus.values())) == {(15, 16, 17)}
+    assert placement.claimed == ()
+
+
+def test_a_machine_that_is_claimed_as_a_whole_is_shared(caplog: pytest.LogCaptureFixture) -> None:
+    left = supply(8).without(range(100))
+    assert left == supply(8)
+    assert "claimed all CPUs" in caplog.text
+
+
+def test_a_tree_with_a_budget_keeps_to_it_and_claims_it() -> None:
+    first = choose(supply(16), WORKERS, is_disabled=False, is_cpu_device=False, max_cpus=6)
+    assert first.claimed == tuple(range(10, 16))
+    assert first.cpus["tokenizer-0"] == [13, 14, 15]
+    left = supply(16).without(first.claimed)
+    second = choose(left, WORKERS, is_disabled=False, is_cpu_device=False, max_cpus=6)
+    assert second.claimed == tuple(range(16, 22))
+
+
+def test_the_gpu_process_may_read_weights_on_cpus_that_are_nobodys_own() -> None:
+    placement = choose(supply(8), WORKERS, is_disabled=False, is_cpu_device=False)
+    assert placement.cpus_of(Role.SAMPLER) == [11, 12]
+    assert placement.cpus_of(Role.GPU) == [10, 13, 14, 15, 16, 17]
+    assert placement.cpus_of(Role.TOKENIZER) == [13, 14, 15, 16, 17]
+
+
+def test_cpus_are_read_as_they_are_written() -> None:
+    for cpus in ([], [3], [0, 1, 2, 5, 7, 8]):
+        assert parse_cpus(format_cpus(cpus)) == cpus
+    with pytest.raises(ValueError, match="all"):
+        parse_cpus("all")

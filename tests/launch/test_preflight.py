@@ -6,23 +6,31 @@ import pytest
 
 from hybridgen.errors import ConfigError, SharedMemoryFull
 from hybridgen.launch import preflight
+from hybridgen.launch.plan import TreePlan
+from hybridgen.launch.segment_plan import plan_ring
 from tests.launch.test_plan import plan_of, real_model
+
+
+def bytes_with_a_second_ring(plan: TreePlan) -> int:
+    """A new gpu process gets its ring while the old one is there."""
+    return plan.shm_bytes + sum(ring.size_bytes for ring in plan_ring(plan.geometry))
 
 
 def test_a_full_dev_shm_is_refused_with_need_have_and_remedy() -> None:
     plan = plan_of()
+    need_bytes = bytes_with_a_second_ring(plan)
     with pytest.raises(SharedMemoryFull) as caught:
-        preflight.check_shared_memory(plan.segments, plan.shm_bytes - 1)
+        preflight.check_shared_memory(plan.segments, need_bytes - 1)
     fields = caught.value.fields
-    assert fields["need_bytes"] == plan.shm_bytes
-    assert fields["have_bytes"] == plan.shm_bytes - 1
+    assert fields["need_bytes"] == need_bytes
+    assert fields["have_bytes"] == need_bytes - 1
     assert "logprobs" in str(caught.value)
     assert "--backlog-limit" in str(fields["remedy"])
 
 
 def test_segments_that_just_fit_are_accepted() -> None:
     plan = plan_of()
-    preflight.check_shared_memory(plan.segments, plan.shm_bytes)
+    preflight.check_shared_memory(plan.segments, bytes_with_a_second_ring(plan))
 
 
 def test_a_plan_beyond_the_memory_is_refused_with_its_parts() -> None:

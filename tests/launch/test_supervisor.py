@@ -6,11 +6,16 @@ import os
 import signal
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from hybridgen.client import Client
+from hybridgen.launch.supervisor import MAX_SLEEP_S, Phase, Supervisor
+from tests.launch.test_plan import plan_of
 from tests.support.eventually import eventually
+from tests.support.fake_clock import FakeClock
 from tests.support.stand_in_processes import StandInTree
 
 ROLES = ["coscheduler", "gpu", "sampler", "tokenizer", "detokenizer", "gateway"]
@@ -22,6 +27,46 @@ def test_a_killed_pool_worker_is_replaced_and_reported(tmp_path: Path, role: str
         tree.wait_ready()
         tree.kill_and_wait_for_successor(f"{role}-0")
         eventually(lambda: f"died {role}-0 1" in tree.notes())
+
+
+def wait_standby(tree: StandInTree, *, other_than: int = 0) -> int:
+    """Process id of the one that waits, once its code is loaded and its title set."""
+    eventually(lambda: tree.pid_of("standby-0") not in (0, other_than), 10.0)
+    tree._everyone += tree.children()
+    return tree.pid_of("standby-0")
+
+
+def test_a_killed_sampler_is_replaced_by_the_process_that_waited(tmp_path: Path) -> None:
+    with StandInTree(tmp_path, "--num-samplers", "2") as tree:
+        tree.wait_ready()
+        standby = wait_standby(tree)
+        for name in ("sampler-1", "sampler-0"):
+            tree.kill_and_wait_for_successor(name)
+            assert tree.pid_of(name) == standby
+            standby = wait_standby(tree)
+        tree.process.send_signal(signal.SIGTERM)
+        assert tree.wait_exit()[0] == 0
+        assert not tree.survivors()
+
+
+def test_the_process_that_waits_gets_the_ring_of_a_new_gpu_process(tmp_path: Path) -> None:
+    with StandInTree(tmp_path) as tree:
+        tree.wait_ready()
+        standby = wait_standby(tree)
+        tree.kill_and_wait_for_successor("gpu-0")
+        standby = wait_standby(tree, other_than=standby)
+        tree.kill_and_wait_for_successor("sampler-0")
+        assert tree.pid_of("sampler-0") == standby
+        tree.kill_and_wait_for_successor("gpu-0")  # the replacement hears of rings, too
+        eventually(lambda: tree.notes().count("ring 3 3") == 1)
+
+
+def test_samplers_are_replaced_while_nobody_waits(tmp_path: Path) -> None:
+    with StandInTree(tmp_path) as tree:
+        tree.wait_ready()
+        os.kill(wait_standby(tree), signal.SIGKILL)
+        tree.kill_and_wait_for_successor("sampler-0")
+        eventually(lambda: "died sampler-0 1" in tree.notes())
 
 
 def test_a_dead_gpu_process_takes_its_ring_with_it(tmp_path: Path) -> None:
@@ -102,8 +147,39 @@ def test_a_pool_that_keeps_dying_degrades_and_the_tree_stays(tmp_path: Path) -> 
             listing = client.ps()
         assert not listing.is_ready
         state = {process.name: process.state for process in listing.processes}
-        assert state["tokenizer-0"] == "waiting"
+        assert state["tokenizer-0"] == "degraded"
         assert state["gpu-0"] == "ready"
+
+
+def test_a_pool_with_fewer_processes_still_serves(tmp_path: Path) -> None:
+    with StandInTree(tmp_path, "--pool-restart-limit", "0", "--num-tokenizers", "2") as tree:
+        tree.wait_ready()
+        for index, is_ready in ((0, True), (1, False)):
+            os.kill(tree.pid_of(f"tokenizer-{index}"), signal.SIGKILL)
+            eventually(lambda name=f"died tokenizer-{index} 1 final": name in tree.notes(), 10.0)
+            with Client(tree.uri) as client:
+                assert client.ps().is_ready is is_ready
+
+
+def test_a_process_that_stands_still_is_shown_then_replaced_and_reported(tmp_path: Path) -> None:
+    incidents = tmp_path / "incidents"
+    limits = ("--hang-timeout-s", "4", "--incident-dir", str(incidents))
+    with StandInTree(tmp_path, *limits) as tree, tree.wait_ready(), Client(tree.uri) as client:
+        old = tree.pid_of("tokenizer-0")
+        os.kill(old, signal.SIGSTOP)
+
+        def state() -> tuple[str, bool]:
+            listing = client.ps()
+            found = next(p for p in listing.processes if p.name == "tokenizer-0")
+            return found.state, listing.is_ready
+
+        eventually(lambda: state() == ("unhealthy", False), 5.0)
+        eventually(lambda: tree.pid_of("tokenizer-0") not in (0, old), 10.0)
+        eventually(lambda: state() == ("ready", True), 10.0)
+        assert "died tokenizer-0 1" in tree.notes()
+        (report,) = incidents.iterdir()
+        assert "state T" in report.read_text()  # a stopped thread; its Python stack cannot be had
+        assert "none: the process did not take the signal" in report.read_text()
 
 
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
@@ -128,7 +204,7 @@ def test_a_second_signal_ends_the_drain(tmp_path: Path) -> None:
         tree.process.send_signal(signal.SIGTERM)
         code, _ = tree.wait_exit()
         assert code == 0
-        assert time.monotonic() - started_s < 2.0
+        assert time.monotonic() - started_s < 10.0  # the drain limit is 30 s
 
 
 def test_a_drain_that_takes_too_long_is_cut(tmp_path: Path) -> None:
@@ -154,9 +230,10 @@ def test_kill_9_of_the_supervisor_leaves_nothing_and_the_next_start_works(tmp_pa
     segments_before = set(os.listdir("/dev/shm"))
     with StandInTree(tmp_path) as tree:
         tree.wait_ready()
-        assert len(tree.survivors()) == len(ROLES)
+        wait_standby(tree)
+        assert len({child.pid for child in tree.survivors()}) == len(ROLES) + 1
         tree.process.kill()
-        eventually(lambda: not tree.survivors(), 1.0)
+        eventually(lambda: not tree.survivors(), 5.0)
         assert set(os.listdir("/dev/shm")) <= segments_before
     (tmp_path / "uri").unlink()
     with StandInTree(tmp_path) as second:
@@ -182,20 +259,24 @@ def test_a_second_start_in_the_same_directory_names_the_first(tmp_path: Path) ->
         assert f"pid: {first.process.pid}" in errors
 
 
-def test_an_idle_supervisor_does_not_run(tmp_path: Path) -> None:
-    with StandInTree(tmp_path) as tree:
-        tree.wait_ready()
-        before = _context_switches(tree.process.pid)
-        with Client(tree.uri) as client:
-            assert client.ps().is_ready
-        # One request costs a few wake-ups; a tick of even 100 ms would show within a second.
-        time.sleep(1.0)
-        assert _context_switches(tree.process.pid) - before < 8
-
-
-def _context_switches(pid: int) -> int:
-    text = Path(f"/proc/{pid}/task/{pid}/status").read_text()
-    return int(text.partition("\nvoluntary_ctxt_switches:")[2].split()[0])
+def test_an_idle_supervisor_sleeps_until_its_next_look() -> None:
+    clock = FakeClock()
+    nothing: Any = SimpleNamespace(next_due_s=None, retry_at_s=None)
+    fleet: Any = SimpleNamespace(next_due_s=lambda: None)
+    hangs: Any = SimpleNamespace(next_due_s=clock() + 1.0)
+    supervisor = Supervisor(
+        plan_of(),
+        **dict.fromkeys(("segments", "admin", "link", "listener", "manager"), nothing),
+        fleet=fleet,
+        hangs=hangs,
+        clock=clock,
+    )
+    supervisor._phase, supervisor._deadline_s = Phase.RUNNING, None
+    assert supervisor._sleep_s() == 1.0
+    clock.advance(0.25)
+    assert supervisor._sleep_s() == 0.75
+    supervisor._phase = Phase.STOPPING  # nobody is looked at any more
+    assert supervisor._sleep_s() == MAX_SLEEP_S
 
 
 def test_ps_lists_every_process_with_its_state(tmp_path: Path) -> None:
@@ -208,6 +289,8 @@ def test_ps_lists_every_process_with_its_state(tmp_path: Path) -> None:
             *("tokenizer-0", "detokenizer-0", "gateway-0"),
         ]
         assert all(p.state == "ready" and p.rss_bytes > 0 and p.cpus for p in listing.processes)
+        assert all(p.progress_age_s is not None for p in listing.processes)
+        assert all(0.0 <= (p.progress_age_s or 0.0) < 60.0 for p in listing.processes)
         assert listing.is_ready
         assert listing.shm_bytes > 0
 

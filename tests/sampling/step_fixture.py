@@ -39,7 +39,8 @@ class Segments:
         self.slots.store(slot, SlotWord.PROMPT_LEN, len(prompt))
         self.slots.store(slot, SlotWord.MAX_LEN, max_len)
         self.tokens.write(slot, 0, prompt)
-        parameters.pack(params, (EOS,), params.seed or 0, self.slots.parameters(slot))
+        area = self.slots.grammar(slot)
+        parameters.pack(params, (EOS,), params.seed or 0, self.slots.parameters(slot), area)
 
     def row(self, slot: int, lane: int = 0, epoch: int | None = None) -> RowHeader:
         """The header of the slot's next token."""

@@ -36,7 +36,7 @@ def test_a_step_is_sampled_by_the_call_that_finds_it():
     lane = lane_of(s)
     s.publish(1, [s.row(0)], peaked(20))
     latest, step, (elapsed_ns, *report) = lane.next_step(0, 0, 0)
-    assert (latest, step, report) == (1, 1, [1, 1, 1, 0, 0, 0, 0, 0])
+    assert (latest, step, report) == (1, 1, [1, 1, 1, 0, 0, 0, 0, 0, 0])
     assert elapsed_ns > 0
     assert s.output(0) == [20]
     assert s.sampled.done(1, 0) == 1
@@ -46,7 +46,7 @@ def test_without_a_new_step_nothing_is_done():
     s = opened()
     lane = lane_of(s)
     s.publish(1, [s.row(0)], peaked(20))
-    assert lane.next_step(1, 0, 100) == (1, 1, (0,) * 9)
+    assert lane.next_step(1, 0, 100) == (1, 1, (0,) * 10)
     assert s.sampled.done(1, 0) == 0
 
 
@@ -55,7 +55,7 @@ def test_a_retired_ring_ends_the_wait_with_nothing_done():
     lane = lane_of(s)
     s.publish(1, [s.row(0)], peaked(20))
     s.logits.poison()
-    assert lane.next_step(0, LONG_US, LONG_US) == (POISON, 0, (0,) * 9)
+    assert lane.next_step(0, LONG_US, LONG_US) == (POISON, 0, (0,) * 10)
     assert s.sampled.done(1, 0) == 0
 
 
@@ -88,7 +88,7 @@ def test_a_step_that_nobody_waits_for_any_more_is_passed_over(finish):
     s.publish(1, [s.row(0)], peaked(20))
     getattr(s.sampled, finish)(1, 0)
     before = s.snapshot()
-    assert lane.next_step(0, 0, 0) == (1, 1, (0,) * 9)
+    assert lane.next_step(0, 0, 0) == (1, 1, (0,) * 10)
     assert s.snapshot() == before
 
 
@@ -98,8 +98,8 @@ def test_a_step_whose_place_is_being_reused_is_passed_over():
     s.publish(1, [s.row(0)], peaked(20))
     s.logits.begin(1 + s.logits.depth)
     before = s.snapshot()
-    assert lane.next_step(0, 0, 0) == (1, 1, (0,) * 9)
-    assert lane.rest_of_step(1) == (0,) * 9
+    assert lane.next_step(0, 0, 0) == (1, 1, (0,) * 10)
+    assert lane.rest_of_step(1) == (0,) * 10
     assert s.snapshot() == before
 
 
@@ -121,11 +121,11 @@ def test_rows_without_a_cut_are_left_until_they_are_complete():
     lane = lane_of(s)
     cut = Cut(CutState.CANDIDATES, -1, 50.0, 50.0, 0.0, 0.0, 1, (50.0,), (20,))
     s.publish_cuts(1, [s.row(0)._replace(flags=RowHas.CUT), s.row(1)], [cut])
-    assert lane.next_step(0, 0, 0)[2][1:] == (1, 1, 1, 0, 0, 1, 1, 0)
-    assert lane.rest_of_step(1)[1:] == (0, 0, 0, 0, 0, 0, 1, 0)
+    assert lane.next_step(0, 0, 0)[2][1:] == (1, 1, 1, 0, 0, 1, 1, 0, 0)
+    assert lane.rest_of_step(1)[1:] == (0, 0, 0, 0, 0, 0, 1, 0, 0)
     assert s.sampled.done(1, 0) == 0
     s.complete(1, peaked(20, 30))
-    assert lane.rest_of_step(1)[1:] == (1, 1, 2, 0, 0, 0, 0, 0)
+    assert lane.rest_of_step(1)[1:] == (1, 1, 2, 0, 0, 0, 0, 0, 0)
     assert (s.output(0), s.output(1)) == ([20], [30])
     assert s.sampled.done(1, 0) == 1
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from hybridgen.errors import InternalError, InvalidRequest, UnsupportedModel
 from hybridgen.ipc.slot_table import SlotTable
-from hybridgen.request import SamplingParams
+from hybridgen.request import MAX_GRAMMAR_BYTES, Grammar, SamplingParams
 from hybridgen.sampling import parameters
 
 float32 = st.floats(0.5, 2, width=32)
@@ -31,10 +31,12 @@ def sampling_params(draw):
         logit_bias=draw(st.dictionaries(ids, st.floats(-100, 100, width=32), max_size=20)),
         min_tokens=draw(st.integers(0, 2**31 - 1)),
         stop=tuple(draw(st.lists(st.text(min_size=1, max_size=60), max_size=4))),
+        stop_regex=draw(st.none() | st.text(min_size=1, max_size=64)),
         stop_token_ids=tuple(draw(st.lists(ids, max_size=64))),
         ignore_eos=draw(st.booleans()),
         include_stop_str_in_output=draw(st.booleans()),
         skip_special_tokens=draw(st.booleans()),
+        keep_tool_marks=draw(st.booleans()),
         logprobs=draw(st.none() | st.integers(0, 20)),
     )
 
@@ -48,6 +50,25 @@ def test_unpack_returns_what_was_packed(params, eos_ids, seed):
         tuple(eos_ids),
         seed,
     )
+
+
+@pytest.mark.parametrize("kind", parameters.GRAMMAR_KINDS)
+def test_a_grammar_comes_back_with_its_text_where_its_area_is_given(kind):
+    table = SlotTable.in_memory(num_slots=3, max_model_len=8)
+    into, area = table.parameters(2), table.grammar(2)
+    grammar = Grammar(kind, "é" * (MAX_GRAMMAR_BYTES // 2))
+    parameters.pack(SamplingParams(grammar=grammar), (2,), 5, into, area)
+    assert parameters.unpack(into, area).params.grammar == grammar
+    assert parameters.unpack(into).params.grammar == Grammar(kind)
+    assert bytes(table.grammar(1)) == bytes(MAX_GRAMMAR_BYTES)
+    parameters.pack(SamplingParams(), (2,), 5, into, area)
+    assert parameters.unpack(into, area).params.grammar is None
+
+
+def test_a_grammar_without_room_for_its_text_is_refused():
+    grammar = Grammar("regex", "a")
+    with pytest.raises(InvalidRequest, match="grammar"):
+        parameters.pack(SamplingParams(grammar=grammar), (), 0, record())
 
 
 def test_a_record_fits_the_parameters_of_a_slot():
@@ -67,6 +88,7 @@ def test_the_limits_of_the_record_can_be_used_to_the_full():
         logit_bias=dict.fromkeys(range(512), 1.0),
         stop_token_ids=tuple(range(64)),
         stop=("x" * 256,) * 4,
+        stop_regex="é" * 128,
         seed=3,
     )
     into = record()
@@ -81,6 +103,7 @@ def test_the_limits_of_the_record_can_be_used_to_the_full():
         SamplingParams(stop_token_ids=tuple(range(65))),
         SamplingParams(stop=("x",) * 5),
         SamplingParams(stop=("x" * 257,) * 4),
+        SamplingParams(stop_regex="x" * 257),
     ],
 )
 def test_pack_refuses_what_the_record_cannot_hold(params):

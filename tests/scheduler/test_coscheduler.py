@@ -409,7 +409,6 @@ def test_readiness_needs_every_role_and_a_recent_step() -> None:
 
     assert status() == "loading"
     stage.attach_all()
-    assert status() == "ready"
     stage.submit()
     row = stage.run()
     for _ in range(12):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import random
 
 import numpy as np
@@ -9,19 +10,38 @@ import pytest
 
 from hybridgen.errors import InternalError
 from hybridgen.ipc.sampled_ring import RowFlag
-from hybridgen.messages import GrantBlocks, JoinBatch, RetireSlot, SlotEvent, StepReport
+from hybridgen.messages import (
+    ErrorInfo,
+    GrantBlocks,
+    JoinBatch,
+    RetireSlot,
+    RowProgress,
+    SlotEvent,
+    StepReport,
+)
 from hybridgen.scheduler.device_batch import DeviceBatch
 from hybridgen.scheduler.row_parameters import BASE_WORD
 from tests.support.simulated_device import BLOCK_SIZE, SimulatedDevice, Text
 
 MAX_MODEL_LEN = 40
 NUM_BLOCKS = 40
+SHORTAGE = ErrorInfo("out_of_device_memory", "no memory for it", {"limit": "1 MiB free"})
 
 
 class Stage:
-    """A batch, its device, and a coscheduler that gives every freed block away at once."""
+    """A batch, its device, and a coscheduler that gives every freed block away at once.
 
-    def __init__(self, seed: int, num_ahead: int, max_rows: int = 5) -> None:
+    Some prompts begin as that of another row, and share the blocks that are reported as computed.
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        num_ahead: int,
+        max_rows: int = 5,
+        memory_faults: float = 0.0,
+        sharing: float = 0.0,
+    ) -> None:
         self.random = random.Random(seed)
         self.num_ahead = num_ahead
         self.max_rows = max_rows
@@ -35,7 +55,13 @@ class Stage:
         self.device = SimulatedDevice(self.batch.layout, NUM_BLOCKS)
         self.free = list(range(NUM_BLOCKS))
         self.held: dict[tuple[int, int], list[int]] = {}  # blocks of each row not reported off
+        self.holders: collections.Counter[int] = collections.Counter()  # by block
+        self.num_reported: dict[tuple[int, int], int] = {}  # tokens of prompts, where held
+        self.sharing = sharing  # share of prompts that begin as another
+        self.num_shared = 0
         self.retiring: set[tuple[int, int]] = set()
+        self.memory_faults = memory_faults  # share of pieces and steps that the device refuses
+        self.num_overflowed = 0
         self.done: list[Text] = []
         self.step = 0
         self.epoch = 0
@@ -43,27 +69,53 @@ class Stage:
     def join(self) -> None:
         free_slots = set(range(self.max_rows)) - {slot for slot, _ in self.held}
         num_prompt = self.random.randint(1, 20)
-        num_blocks = -(-num_prompt // BLOCK_SIZE)
+        begin = self.beginning()
+        num_prompt = max(num_prompt, len(begin) * BLOCK_SIZE + 1)
+        num_blocks = -(-num_prompt // BLOCK_SIZE) - len(begin)
         if not free_slots or num_blocks > len(self.free):
             return
         self.epoch += 1
         key = (min(free_slots), self.epoch)
         ids = [self.random.randrange(1000) for _ in range(num_prompt)]
+        ids[: len(begin) * BLOCK_SIZE] = self.share(key, begin)
         most = MAX_MODEL_LEN if self.random.random() < 0.2 else num_prompt + 12
         num_final = min(MAX_MODEL_LEN, self.random.randint(num_prompt + 1, most))
         self.device.texts[key] = Text(key, ids, num_final)
-        self.held[key] = self.take(num_blocks)
-        self.batch.join(self.order(key))
+        self.held[key] = [*begin, *self.take(num_blocks)]
+        self.batch.join(self.order(key, len(begin) * BLOCK_SIZE))
 
-    def order(self, key: tuple[int, int]) -> JoinBatch:
+    def beginning(self) -> list[int]:
+        """Blocks to share."""
+        if self.random.random() >= self.sharing or not self.held:
+            return []
+        self.lender = self.random.choice(list(self.held))
+        return self.held[self.lender][: self.num_reported.get(self.lender, 0) // BLOCK_SIZE]
+
+    def share(self, key: tuple[int, int], begin: list[int]) -> list[int]:
+        """Let the row hold these blocks of the lender, too; their ids."""
+        if not begin:
+            return []
+        self.num_shared += len(begin)
+        self.holders.update(begin)
+        writers = [self.device.writer(self.lender, index) for index in range(len(begin))]
+        self.device.writers[key] = writers
+        return self.device.texts[self.lender].ids[: len(begin) * BLOCK_SIZE]
+
+    def order(self, key: tuple[int, int], num_cached: int = 0) -> JoinBatch:
         num_tokens = len(self.device.texts[key].ids)
-        return JoinBatch(*key, detokenizer=0, num_tokens=num_tokens, num_cached=0,
+        self.num_reported[key] = num_cached
+        return JoinBatch(*key, detokenizer=0, num_tokens=num_tokens, num_cached=num_cached,
                          blocks=list(self.held[key]))  # fmt: skip
 
     def take(self, count: int) -> list[int]:
         self.random.shuffle(self.free)
         taken, self.free = self.free[:count], self.free[count:]
+        self.holders.update(taken)
         return taken
+
+    def give_back(self, blocks: list[int]) -> None:
+        self.holders.subtract(blocks)
+        self.free += [block for block in blocks if self.holders[block] == 0]
 
     def grant(self, key: tuple[int, int]) -> None:
         if key in self.retiring or key not in self.held:
@@ -93,6 +145,9 @@ class Stage:
             plan = self.batch.plan_step(self.step + 1)
             if plan is None:
                 return
+            if self.random.random() < self.memory_faults:
+                self.batch.give_back(SHORTAGE)
+                return
             self.step += 1
             self.device.steps.append(plan)
 
@@ -102,7 +157,11 @@ class Stage:
             self.device.pieces.append(piece)
 
     def run_piece(self) -> None:
-        if self.device.pieces:
+        if not self.device.pieces:
+            return
+        if len(self.device.pieces) == 1 and self.random.random() < self.memory_faults:
+            self.batch.prefill_failed(self.device.pieces.popleft(), SHORTAGE)
+        else:
             self.batch.prefill_done(self.device.run_piece())
 
     def run_step(self) -> None:
@@ -115,16 +174,32 @@ class Stage:
         report = self.batch.take_report(self.step)
         if report is None:
             return
+        for progress in report.advanced:
+            self.num_reported[progress.slot, progress.epoch] = progress.num_tokens
+        for event in report.prefilled:
+            text = self.device.texts[event.slot, event.epoch]
+            self.num_reported[text.key] = text.num_prompt
         for event in report.starving:
             if self.random.random() < 0.4:  # else too late: the row is held out
                 self.grant((event.slot, event.epoch))
         for event in (*report.finished, *report.retired):
             self.off((event.slot, event.epoch))
+        for event in report.overflowed:
+            self.join_again((event.slot, event.epoch))
+
+    def join_again(self, key: tuple[int, int]) -> None:
+        if key in self.retiring or key not in self.held:  # confirmed for itself
+            return
+        self.num_overflowed += 1
+        self.give_back(self.held.pop(key))
+        self.device.writers.pop(key, None)
+        self.held[key] = self.take(-(-len(self.device.texts[key].ids) // BLOCK_SIZE))
+        self.batch.join(self.order(key))
 
     def off(self, key: tuple[int, int]) -> None:
         self.retiring.discard(key)
         if key in self.held:
-            self.free += self.held.pop(key)
+            self.give_back(self.held.pop(key))
             self.done.append(self.device.texts[key])
 
     def turn(self, can_join: bool = True) -> None:
@@ -139,10 +214,11 @@ class Stage:
                 self.grant(key)
 
 
+@pytest.mark.parametrize("sharing", [0.0, 0.6])
 @pytest.mark.parametrize("num_ahead", [1, 2, 3])
 @pytest.mark.parametrize("seed", range(12))
-def test_every_row_sees_its_own_text_whatever_the_order_of_events(seed, num_ahead):
-    stage = Stage(seed, num_ahead)
+def test_every_row_sees_its_own_text_whatever_the_order_of_events(seed, num_ahead, sharing):
+    stage = Stage(seed, num_ahead, sharing=sharing)
     for _ in range(1500):
         stage.turn()
     for _ in range(5000):
@@ -155,6 +231,54 @@ def test_every_row_sees_its_own_text_whatever_the_order_of_events(seed, num_ahea
     assert len(stage.done) > 20
     whole = [text for text in stage.done if len(text.ids) == text.num_final]
     assert len(whole) > 10
+    assert (stage.num_shared > 0) is (sharing > 0)
+
+
+@pytest.mark.parametrize("num_ahead", [1, 2])
+@pytest.mark.parametrize("seed", range(12))
+def test_rows_that_a_device_had_no_memory_for_join_again_where_they_were(seed, num_ahead):
+    stage = Stage(seed, num_ahead, memory_faults=0.1, sharing=0.5)
+    for _ in range(1500):
+        stage.turn()
+    stage.memory_faults = 0.0
+    for _ in range(5000):
+        if not stage.held:
+            break
+        stage.turn(can_join=False)
+    assert not stage.held
+    assert stage.batch.is_idle
+    assert sorted(stage.free) == list(range(NUM_BLOCKS))
+    assert stage.num_overflowed > 10
+    assert len([text for text in stage.done if len(text.ids) == text.num_final]) > 10
+
+
+def test_a_row_that_overflowed_is_reported_once_no_step_has_it():
+    batch = opened(make(), join(0, 3, [0, 1]))
+    batch.join(join(1, 4, [2, 3]))
+    (chunk,) = batch.next_prefill(100)
+    batch.prefill_failed([chunk], SHORTAGE)
+    assert batch.plan_step(2) is not None
+    batch.give_back(SHORTAGE)
+    report = batch.take_report(1)
+    assert report is not None
+    assert report.overflowed == []  # step 1 is still in flight
+    batch.complete(1, np.array([5]), np.array([0]))
+    report = batch.take_report(1)
+    assert report is not None
+    assert report.overflowed == [SlotEvent(1, 1), SlotEvent(0, 1)]
+    assert report.memory_error is not None
+    assert report.memory_error.fields["limit"] == "1 MiB free"
+
+
+def test_retiring_a_row_that_just_overflowed_is_confirmed_and_nothing_else():
+    batch = opened(make(), join(0, 3, [0, 1]))
+    assert batch.plan_step(2) is not None
+    batch.give_back(SHORTAGE)
+    batch.retire(RetireSlot(0, 1))
+    batch.complete(1, np.array([5]), np.array([0]))
+    report = batch.take_report(1)
+    assert report is not None
+    assert (report.overflowed, report.retired) == ([], [SlotEvent(0, 1)])
 
 
 def make() -> DeviceBatch:
@@ -191,9 +315,9 @@ def test_a_steady_batch_writes_nothing_to_the_device():
     batch = opened(make(), join(0, 3, [0, 1, 2, 3]), join(1, 5, [4, 5, 6, 7]))
     second = batch.plan_step(2)
     assert second is not None
-    # Position and blocks of each row; their tokens come from the same rows of step 1.
-    assert second.indices.tolist() == [0, 8, 9, 10, 11, 1, 24, 25, 26, 27]
-    assert second.values.tolist() == [3, 0, 1, 2, 3, 5, 4, 5, 6, 7]
+    # Position, origin and blocks of each row; their tokens come from the same rows of step 1.
+    assert second.indices.tolist() == [0, 4, 8, 9, 10, 11, 1, 5, 24, 25, 26, 27]
+    assert second.values.tolist() == [3, 0, 0, 1, 2, 3, 5, 1, 4, 5, 6, 7]
     for step in range(3, 7):
         answer(batch, step - 2, 0, 0)
         plan = batch.plan_step(step)
@@ -333,3 +457,26 @@ def test_a_prompt_longer_than_a_piece_is_given_out_in_order_and_in_turns():
         [(0, 5, 9, False)],
         [(0, 9, 10, True)],
     ]
+
+
+def test_a_prompt_is_computed_from_where_the_cache_ends_and_its_progress_is_told():
+    batch = make()
+    batch.join(JoinBatch(0, 1, 0, num_tokens=14, num_cached=8, blocks=[5, 6, 0, 1]))
+    (first,), (last,) = batch.next_prefill(4), batch.next_prefill(4)
+    assert [(c.start, c.stop, c.is_last) for c in (first, last)] == [(8, 12, False), (12, 14, True)]
+    assert first.blocks.tolist() == [5, 6, 0, 1]
+    batch.prefill_done([first])
+    assert report(batch).advanced == [RowProgress(0, 1, 12)]
+    batch.prefill_done([last])
+    found = report(batch)
+    assert (found.advanced, found.prefilled) == ([], [SlotEvent(0, 1)])
+
+
+def test_the_progress_of_a_row_that_left_is_not_told():
+    batch = make()
+    batch.join(join(0, 10, [0, 1, 2]))
+    piece = batch.next_prefill(4)
+    batch.retire(RetireSlot(0, 1))
+    batch.prefill_done(piece)
+    found = report(batch)
+    assert (found.advanced, found.retired) == ([], [SlotEvent(0, 1)])

@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 from hybridgen.scheduler.prefill_budget import (
     CROWDED_PIECES,
     CROWDED_TOKENS_PER_ROW,
+    LEAST_PIECE,
     LEAST_TOKENS,
+    NUM_GOOD_PIECES,
     WHOLE_TOKENS,
     PrefillBudget,
 )
@@ -42,6 +44,23 @@ def test_beside_a_step_goes_what_takes_as_long_as_the_budget():
     budget.step_done()
     assert budget.piece_size() == 1024
     assert budget.lets_step()
+
+
+def test_after_a_shortage_of_memory_pieces_get_smaller_and_slowly_larger_again():
+    budget = measured(1000.0, 50.0, 0, 0)
+    for size in (1024, 512, 256, 128, LEAST_PIECE, LEAST_PIECE):
+        budget.piece_failed(budget.piece_size())
+        assert budget.piece_size() == size
+    budget.look(4, 0)
+    assert budget.piece_size() == LEAST_PIECE
+    budget.look(0, 0)
+    for _ in range(NUM_GOOD_PIECES):
+        assert budget.piece_size() == LEAST_PIECE
+        budget.piece_done(LEAST_PIECE, 1.0)
+    assert budget.piece_size() == 2 * LEAST_PIECE
+    for _ in range(10 * NUM_GOOD_PIECES):
+        budget.piece_done(LEAST_PIECE, 1.0)
+    assert budget.piece_size() == WHOLE
 
 
 def test_a_large_budget_is_spent_in_whole_pieces():

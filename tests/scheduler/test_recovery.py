@@ -1,6 +1,8 @@
 from __future__ import annotations
 
-from hybridgen.ipc.slot_table import SlotState, SlotWord
+import pytest
+
+from hybridgen.ipc.slot_table import Finish, RowError, SlotState, SlotWord, pack_finish
 from hybridgen.messages import (
     AckFinished,
     AttachWorker,
@@ -60,7 +62,7 @@ def test_a_request_that_moves_on_survives_any_number_of_deaths() -> None:
     stage.submit()
     row = stage.run(10)
     for incarnation in range(1, 6):
-        stage.sampled(row, incarnation)
+        stage.sampled(row, 2 * incarnation)
         stage.died("gpu", incarnation)
         stage.attach_gpu(incarnation + 1, [])
     assert stage.finals() == []
@@ -79,17 +81,16 @@ def test_a_finish_word_set_before_the_death_is_not_recomputed() -> None:
     assert [final.finish_reason for final in stage.finals()] == ["length"]
 
 
-def test_prompts_of_a_replaced_tokenizer_are_sent_again_and_the_served_one_is_marked() -> None:
+def test_prompts_of_a_replaced_tokenizer_are_sent_again() -> None:
     stage = SchedulerStage()
     stage.submit()
     stage.submit()
     first = stage.pop(EncodePrompt)
-    stage.died("tokenizer")
-    stage.attach("tokenizer", incarnation=2)
-    assert stage.pop(EncodePrompt) == first
-    assert [stage.table.load(slot, SlotWord.DEATHS) for slot in (0, 1)] == [1, 0]
-    stage.died("tokenizer", incarnation=2)
-    assert stage.codes() == ["poison_request"]
+    for incarnation in (1, 2, 3):
+        stage.died("tokenizer", incarnation)  # it worked for nobody
+        stage.attach("tokenizer", incarnation=incarnation + 1)
+        assert stage.pop(EncodePrompt) == first
+    assert stage.codes() == []
 
 
 def test_texts_of_a_replaced_detokenizer_are_opened_again_also_finished_ones() -> None:
@@ -186,6 +187,39 @@ def test_restore_finds_a_finish_word_that_nobody_heard_of() -> None:
     assert stage.pop(JoinBatch) == []
     stage.text_finished(row, 7, FinishReason.STOP)
     assert [final.finish_reason for final in stage.finals()] == ["stop"]
+
+
+@pytest.mark.parametrize(
+    ("word", "value"),
+    [
+        (SlotWord.STATE, 77),
+        (SlotWord.FINISH, 0xFF),
+        (SlotWord.END_REASON, 2**40),
+        (SlotWord.TOKENIZER, 1),
+        (SlotWord.DETOKENIZER, 1),
+        (SlotWord.PROMPT_LEN, 129),
+        (SlotWord.MAX_LEN, 129),
+    ],
+)
+def test_restore_gives_up_a_slot_whose_words_nobody_wrote(word: SlotWord, value: int) -> None:
+    stage = SchedulerStage()
+    for _ in range(2):
+        stage.submit()
+    stage.table.store(0, word, value)
+    stage.restart()
+    assert stage.state() is SlotState.FREE
+    assert stage.table.load(1, SlotWord.STATE) == SlotState.ENCODING
+
+
+def test_a_spent_grammar_is_named_also_where_the_gpu_process_speaks_first() -> None:
+    stage = SchedulerStage()
+    stage.submit()
+    row = stage.run(10)
+    finish = Finish(FinishReason.ERROR, RowError.GRAMMAR_SPENT, 7)
+    stage.table.store(row.slot, SlotWord.FINISH, pack_finish(finish))
+    stage.fact(StepReport(step=2, finished=[row]))
+    stage.text_finished(row, 7, FinishReason.ERROR)
+    assert stage.codes() == ["grammar_spent"]
 
 
 def test_restore_keeps_an_end_that_was_decided() -> None:

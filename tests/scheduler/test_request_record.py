@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import math
 
-from hybridgen.scheduler.request_record import FinishedRequest
+from hybridgen.errors import GrammarSpent
+from hybridgen.scheduler.request_record import Ending, FinishedRequest
 
 
 def test_the_log_line_of_a_request_is_for_people() -> None:
@@ -17,3 +18,10 @@ def test_a_request_that_never_ran_says_so() -> None:
         b"\0" * 16, 0, "error", "invalid_request", 0, 0, math.nan, 0.002, 0, 0
     )
     assert "error invalid_request, 0 + 0 tokens, 0.002 s (never ran)" in str(refused)
+
+
+def test_a_spent_grammar_is_still_one_after_a_restart() -> None:
+    ending = Ending.of(GrammarSpent("over"))
+    restored = Ending.restored(ending.reason, ending.end_error)
+    assert restored.error is not None
+    assert restored.error.code == "grammar_spent"

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from hybridgen.ipc import _native
 from hybridgen.ipc.logit_ring import Cut, CutState, RowHas
-from hybridgen.request import SamplingParams
+from hybridgen.request import Grammar, SamplingParams
 from hybridgen.sampling import parameters
 from hybridgen.scheduler.row_parameters import (
     BASE_WORD,
@@ -77,6 +77,7 @@ def test_a_temperature_as_good_as_zero_is_greedy(temperature: float, is_greedy: 
         {"repetition_penalty": 1.1},
         {"presence_penalty": 0.5},
         {"frequency_penalty": -0.5},
+        {"grammar": Grammar("json_object")},
     ],
 )
 def test_a_row_whose_logits_change_or_are_asked_for_is_left_to_the_samplers(

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from hybridgen.scheduler.sampling_place import NUM_SETTLED, NUM_TRIAL, SamplingPlace
+from hybridgen.scheduler.sampling_place import (
+    MAX_TRIAL,
+    NUM_SETTLED,
+    NUM_TRIAL,
+    SamplingPlace,
+)
 
 
 def run(place: SamplingPlace, num_steps: int, times_ns: dict[bool, int], rows: int = 8) -> int:
@@ -38,6 +43,17 @@ def test_the_device_keeps_what_it_does_faster_and_gives_back_what_it_does_slower
     run(place, 40 * (NUM_SETTLED + NUM_TRIAL), {False: 1000, True: 2000})
     share = run(place, 1000, {False: 1000, True: 2000}) / 1000
     assert share < 0.1
+
+
+@pytest.mark.parametrize("is_settled_on_device", [False, True])
+def test_a_trial_whose_steps_cannot_be_measured_ends_where_it_came_from(is_settled_on_device):
+    place = SamplingPlace("auto")
+    if is_settled_on_device:
+        run(place, NUM_SETTLED + NUM_TRIAL, {False: 1000, True: 900})
+    run(place, NUM_SETTLED, {False: 1000, True: 900})
+    on_trial = [place.wants_device(8) for _ in range(MAX_TRIAL)]
+    assert on_trial == [not is_settled_on_device] * MAX_TRIAL
+    assert place.wants_device(8) is is_settled_on_device
 
 
 def test_a_tie_leaves_the_work_with_the_samplers():

@@ -4,7 +4,14 @@ import numpy as np
 import pytest
 
 from hybridgen.errors import InternalError
-from hybridgen.messages import GrantBlocks, JoinBatch, RetireSlot, SlotEvent, StepReport
+from hybridgen.messages import (
+    GrantBlocks,
+    JoinBatch,
+    RetireSlot,
+    RowProgress,
+    SlotEvent,
+    StepReport,
+)
 from hybridgen.scheduler.step_batch import StepBatch
 
 FINISHED, STALE, NO_TOKEN = 1, 2, 4
@@ -239,3 +246,17 @@ def test_records_are_the_bytes_of_the_headers() -> None:
     for record, header in zip(records.tolist(), again, strict=True):
         slot, lane, epoch, position, detokenizer, flags = record
         assert (slot, lane, epoch, position + 1, detokenizer, flags) == tuple(header)
+
+
+def test_a_prompt_is_computed_from_where_the_cache_ends_and_its_progress_is_told() -> None:
+    batch = make()
+    order = JoinBatch(0, 1, 10, num_tokens=19, num_cached=8, blocks=[5, 6, 0, 1, 2])
+    batch.join(order)
+    first = batch.next_prefill()
+    assert first is not None
+    assert (first.start, first.stop) == (8, 16)
+    batch.prefill_done(first)
+    assert report(batch).advanced == [RowProgress(0, 1, 16)]
+    prefill_all(batch)
+    found = report(batch)
+    assert (found.advanced, found.prefilled) == ([], [SlotEvent(0, 1)])

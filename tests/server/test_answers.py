@@ -1,16 +1,18 @@
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
+import msgspec
 import pytest
 
 from hybridgen.errors import Cancelled
 from hybridgen.request import ChatMessage, ChatPrompt, IdsPrompt, SamplingParams, TextPrompt
 from hybridgen.server import answers
-from hybridgen.server.answers import AnswerHead, new_id, public_finish_reason, whole_answer
+from hybridgen.server.answers import AnswerHead, Usage, new_id, public_finish_reason, whole_answer
 from hybridgen.server.generation import Generation
-from tests.server.vocabulary import HELLO, IDS, TEXT, VOCABULARY, WORLD, output
+from tests.server.vocabulary import HELLO, IDS, SEED, TEXT, VOCABULARY, WORLD, output
 
 HEAD = AnswerHead("chatcmpl-1", 1_700_000_000, "demo")
 CHAT = ChatPrompt([ChatMessage("user", "hi")])
@@ -27,8 +29,25 @@ def generation(*prompts: Any, n: int = 1, is_chat: bool = True, **more: Any) -> 
     )
 
 
+def whole(*arguments: Any) -> bytes:
+    return asyncio.run(whole_answer(*arguments))
+
+
+def test_others_have_their_turn_between_choices() -> None:
+    async def scene(wanted: Generation) -> int:
+        num_turns = 0
+        task = asyncio.create_task(whole_answer(HEAD, wanted, [output()] * 4, VOCABULARY))
+        while not task.done():
+            await asyncio.sleep(0)
+            num_turns += 1
+        return num_turns
+
+    for wanted in (generation(CHAT, n=4), generation(TextPrompt("a"), n=4, is_chat=False)):
+        assert asyncio.run(scene(wanted)) > 4
+
+
 def test_a_chat_answer_says_everything_once() -> None:
-    raw = whole_answer(HEAD, generation(CHAT), [output(has_logprobs=False)], VOCABULARY)
+    raw = whole(HEAD, generation(CHAT), [output(has_logprobs=False)], VOCABULARY)
     assert json.loads(raw) == {
         "id": "chatcmpl-1",
         "object": "chat.completion",
@@ -40,28 +59,41 @@ def test_a_chat_answer_says_everything_once() -> None:
                 "message": {"role": "assistant", "content": TEXT, "refusal": None},
                 "logprobs": None,
                 "finish_reason": "stop",
+                "seed": SEED,
             }
         ],
-        "usage": {"prompt_tokens": 7, "completion_tokens": 5, "total_tokens": 12},
+        "usage": {
+            "prompt_tokens": 7,
+            "completion_tokens": 5,
+            "total_tokens": 12,
+            "prompt_tokens_details": {"cached_tokens": 0},
+        },
     }
 
 
 def test_a_completion_answer_says_everything_once() -> None:
     wanted = generation(TextPrompt("a"), is_chat=False)
-    raw = whole_answer(HEAD, wanted, [output("length", has_logprobs=False)], VOCABULARY)
+    raw = whole(HEAD, wanted, [output("length", has_logprobs=False)], VOCABULARY)
     assert json.loads(raw) == {
         "id": "chatcmpl-1",
         "object": "text_completion",
         "created": 1_700_000_000,
         "model": "demo",
-        "choices": [{"index": 0, "text": TEXT, "logprobs": None, "finish_reason": "length"}],
-        "usage": {"prompt_tokens": 7, "completion_tokens": 5, "total_tokens": 12},
+        "choices": [
+            {"index": 0, "text": TEXT, "logprobs": None, "finish_reason": "length", "seed": SEED}
+        ],
+        "usage": {
+            "prompt_tokens": 7,
+            "completion_tokens": 5,
+            "total_tokens": 12,
+            "prompt_tokens_details": {"cached_tokens": 0},
+        },
     }
 
 
 def test_the_clients_own_models_read_a_chat_answer() -> None:
     chat = pytest.importorskip("openai.types.chat")
-    raw = whole_answer(HEAD, generation(CHAT, n=2), [output(), output("length")], VOCABULARY)
+    raw = whole(HEAD, generation(CHAT, n=2), [output(), output("length")], VOCABULARY)
     answer = chat.ChatCompletion.model_validate_json(raw, strict=True)
     assert [choice.message.content for choice in answer.choices] == [TEXT, TEXT]
     assert [choice.finish_reason for choice in answer.choices] == ["stop", "length"]
@@ -75,7 +107,7 @@ def test_the_clients_own_models_read_a_chat_answer() -> None:
 def test_the_clients_own_models_read_a_completion_answer() -> None:
     types = pytest.importorskip("openai.types")
     wanted = generation(TextPrompt("a"), IdsPrompt([HELLO]), n=2, is_chat=False)
-    raw = whole_answer(HEAD, wanted, [output()] * 4, VOCABULARY)
+    raw = whole(HEAD, wanted, [output()] * 4, VOCABULARY)
     answer = types.Completion.model_validate_json(raw, strict=True)
     assert [choice.index for choice in answer.choices] == [0, 1, 2, 3]
     assert answer.choices[3].text == TEXT
@@ -86,14 +118,26 @@ def test_the_clients_own_models_read_a_completion_answer() -> None:
 
 def test_a_prompt_is_counted_once_however_many_choices_it_has() -> None:
     wanted = generation(TextPrompt("a"), TextPrompt("b"), n=3, is_chat=False)
-    usage = json.loads(whole_answer(HEAD, wanted, [output()] * 6, VOCABULARY))["usage"]
-    assert usage == {"prompt_tokens": 14, "completion_tokens": 30, "total_tokens": 44}
+    usage = json.loads(whole(HEAD, wanted, [output()] * 6, VOCABULARY))["usage"]
+    assert usage["prompt_tokens"] == 14
+    assert usage["completion_tokens"] == 30
+    assert usage["total_tokens"] == 44
+
+
+def test_as_cached_counts_what_all_choices_of_a_prompt_found() -> None:
+    found = (0, 6, 6), (2, 4, 4)
+    outputs = [
+        msgspec.structs.replace(output(), num_cached_tokens=count)
+        for of_prompt in found
+        for count in of_prompt
+    ]
+    assert Usage.of(outputs, 3).prompt_tokens_details.cached_tokens == 0 + 2
 
 
 def test_an_echo_puts_the_prompt_before_each_text() -> None:
     prompts = TextPrompt("Say: "), IdsPrompt([HELLO, WORLD, IDS[-1]])
     wanted = generation(*prompts, is_chat=False, echoes=True)
-    raw = whole_answer(HEAD, wanted, [output(has_logprobs=False)] * 2, VOCABULARY)
+    raw = whole(HEAD, wanted, [output(has_logprobs=False)] * 2, VOCABULARY)
     texts = [choice["text"] for choice in json.loads(raw)["choices"]]
     assert texts == ["Say: " + TEXT, "Hello wörld<end>" + TEXT]
 
@@ -103,7 +147,7 @@ def test_a_request_that_did_not_end_by_itself_has_no_answer(reason: str) -> None
     with pytest.raises(Cancelled):
         public_finish_reason(reason)
     with pytest.raises(Cancelled):
-        whole_answer(HEAD, generation(CHAT), [output(reason)], VOCABULARY)
+        whole(HEAD, generation(CHAT), [output(reason)], VOCABULARY)
 
 
 def test_ids_say_what_kind_of_answer_they_name() -> None:

@@ -33,7 +33,12 @@ def test_a_chat_is_answered() -> None:
         assert answer["model"] == "demo"
         assert answer["choices"][0]["message"]["content"] == "Hello world"
         assert answer["choices"][0]["finish_reason"] == "stop"
-        assert answer["usage"] == {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
+        assert answer["usage"] == {
+            "prompt_tokens": 3,
+            "completion_tokens": 2,
+            "total_tokens": 5,
+            "prompt_tokens_details": {"cached_tokens": 0},
+        }
         [stream] = backend.streams
         assert isinstance(stream.prompt, ChatPrompt)
         assert stream.params.max_tokens == 5

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 from hybridgen.client.chunk import StreamChunk
 from hybridgen.errors import Cancelled, DeadlineExceeded
 from hybridgen.request import ChatMessage, ChatPrompt, IdsPrompt, SamplingParams, TextPrompt
-from hybridgen.server.answers import AnswerHead, whole_answer
+from hybridgen.server.answers import AnswerHead, Usage, whole_answer
 from hybridgen.server.events import DONE, EventEncoder, error_event
 from hybridgen.server.generation import Generation
 from tests.server.vocabulary import CHUNKS, HELLO, TEXT, VOCABULARY, output
@@ -43,6 +44,13 @@ def stream(events: EventEncoder, index: int = 0, chunks: Any = CHUNKS) -> list[b
     return [*frames, events.finish(index, "stop")]
 
 
+@pytest.mark.parametrize("prompt", [None, TextPrompt("Once")])
+def test_the_last_event_of_a_choice_tells_its_seed(prompt: Any) -> None:
+    (event,) = payloads(encoder(prompt).finish(0, "length", 2**64 - 1))
+    assert event["choices"][0]["seed"] == 2**64 - 1
+    assert event["choices"][0]["finish_reason"] == "length"
+
+
 def test_a_chat_streams_its_role_then_its_text_then_why_it_ended() -> None:
     events = payloads(*stream(encoder(), chunks=[StreamChunk("Hi\n", [1]), StreamChunk("!", [2])]))
     assert [event["choices"][0]["delta"] for event in events] == [
@@ -62,7 +70,7 @@ def test_a_chat_streams_its_role_then_its_text_then_why_it_ended() -> None:
 def test_the_clients_own_models_read_a_chat_stream() -> None:
     chat = pytest.importorskip("openai.types.chat")
     events = encoder(n=2, includes_usage=True)
-    frames = [*stream(events, 0), *stream(events, 1), events.usage(7, 10)]
+    frames = [*stream(events, 0), *stream(events, 1), events.usage(Usage.of([output()] * 2, 2))]
     told = [
         chat.ChatCompletionChunk.model_validate(payload, strict=True)
         for payload in payloads(*frames)
@@ -101,7 +109,7 @@ def test_streamed_logprobs_are_those_of_the_whole_answer() -> None:
     generation = Generation(
         model=None, prompts=[TextPrompt("a")], params=SamplingParams(), is_chat=False
     )
-    whole = json.loads(whole_answer(HEAD, generation, [output()], VOCABULARY))
+    whole = json.loads(asyncio.run(whole_answer(HEAD, generation, [output()], VOCABULARY)))
     for key, column in whole["choices"][0]["logprobs"].items():
         assert [one for part in streamed if part for one in part[key]] == column
 
@@ -110,8 +118,13 @@ def test_usage_is_null_in_every_chunk_when_it_comes_at_the_end() -> None:
     events = payloads(*stream(encoder(includes_usage=True)))
     assert all(event["usage"] is None for event in events)
     assert all("usage" not in event for event in payloads(*stream(encoder())))
-    (last,) = payloads(encoder(includes_usage=True).usage(3, 4))
-    assert last["usage"] == {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7}
+    (last,) = payloads(encoder(includes_usage=True).usage(Usage.of([output()], 1)))
+    assert last["usage"] == {
+        "prompt_tokens": 7,
+        "completion_tokens": 5,
+        "total_tokens": 12,
+        "prompt_tokens_details": {"cached_tokens": 0},
+    }
     assert last["choices"] == []
 
 

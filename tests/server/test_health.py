@@ -2,8 +2,13 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
+import pytest
+
 from hybridgen.errors import ChannelTimeout
 from hybridgen.messages import HealthReport
+from hybridgen.server.health import Health
+from hybridgen.server.refusal import Refusal
 from tests.support.asgi_driver import Visit, ask
 from tests.support.front_door import make_app, play
 from tests.support.scripted_backend import LOADING, READY, ScriptedBackend
@@ -39,6 +44,26 @@ def test_a_silent_tree_is_not_ready_and_its_error_is_not_shown() -> None:
         visit = await ask(make_app(backend), "GET", "/health/ready")
         assert visit.status == 503
         assert visit.json == {"status": "not ready: channel_timeout", "is_ready": False}
+
+    play(scene())
+
+
+def test_a_tree_that_loads_says_how_far_it_is() -> None:
+    async def scene() -> None:
+        backend = ScriptedBackend()
+        shares = [0.426, 0.9999, 1.0]
+        health = Health(backend, 1.0, lambda: shares[0])
+        for status in ("loading 43 %", "loading 99 %"):
+            reply = await health.ready()
+            assert reply.status == 503
+            assert msgspec.json.decode(reply.body)["status"] == status
+            with pytest.raises(Refusal, match=status) as caught:
+                await health.check_started()
+            assert dict(caught.value.headers)[b"retry-after"] == b"1"
+            shares.pop(0)
+        assert backend.num_health_questions == 0
+        await health.check_started()
+        assert (await health.ready()).status == 200
 
     play(scene())
 

@@ -18,6 +18,7 @@ from hybridgen.errors import (
     PeerGone,
     PoisonRequest,
     QueueFull,
+    RestartBudgetSpent,
 )
 from hybridgen.server.http_errors import DEFAULT_RETRY_AFTER_S, error_body
 
@@ -47,6 +48,7 @@ def test_every_error_of_the_tree_is_told_with_all_four_fields(cls: type[HybridGe
     ("error", "status", "kind"),
     [
         (InvalidRequest("x"), 400, "invalid_request_error"),
+        (RestartBudgetSpent("x"), 503, "server_error"),
         (ContextLengthExceeded("x"), 400, "invalid_request_error"),
         (ModelNotFound("x"), 404, "invalid_request_error"),
         (QueueFull("x"), 429, "rate_limit_error"),

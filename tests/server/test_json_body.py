@@ -172,3 +172,11 @@ def test_any_bytes_are_read_or_refused_with_a_typed_error(body: bytes) -> None:
     for reader in (read_chat, read_completion, read_tokenize, read_detokenize):
         with pytest.raises(HybridGenError):
             reader(body, LIMITS)
+
+
+def test_bytes_that_are_no_utf8_are_refused_also_in_a_key_that_is_kept_as_it_was_written() -> None:
+    schema = b'{"name": "x", "schema": {"title": "\xff"}}'
+    wanted = b'{"type": "json_schema", "json_schema": ' + schema + b"}"
+    body = b"{" + MESSAGES.encode() + b', "response_format": ' + wanted + b"}"
+    with pytest.raises(InvalidRequest, match="not UTF-8"):
+        read_chat(body, LIMITS)

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hybridgen.errors import HybridGenError
-from hybridgen.request import IdsPrompt
+from hybridgen.request import MAX_PRIORITY, IdsPrompt
 from hybridgen.server.generation import Generation
 from hybridgen.server.http_errors import http_status
 from hybridgen.server.request_limits import RequestLimits
@@ -73,7 +73,7 @@ FIELDS = (
     integer("max_completion_tokens", 1, INT32, None, of_params("max_tokens")),
     integer("min_tokens", 0, INT32, 0),
     integer("n", 1, 128, 1, lambda generation: generation.n),
-    integer("priority", -INT32, INT32, 0, lambda generation: generation.priority),
+    integer("priority", -MAX_PRIORITY, MAX_PRIORITY, 0, lambda generation: generation.priority),
     integer("logprobs", 0, 20, None, is_chat=False),
     integer(
         "top_logprobs",

@@ -64,7 +64,7 @@ def test_each_piece_is_one_frame_and_the_opening_comes_with_the_first() -> None:
         assert texts(visit) == "ab"
         gates[1].set()
         await visit.done()
-        assert len(visit.frames) == 4  # a, b, the finish, the end
+        assert len(visit.frames) == 3  # a, b, the end
 
     play(scene())
 
@@ -98,6 +98,7 @@ def test_usage_is_told_only_when_asked_for_and_last() -> None:
             "prompt_tokens": 3,
             "completion_tokens": 3,
             "total_tokens": 6,
+            "prompt_tokens_details": {"cached_tokens": 0},
         }
         assert all(e["usage"] is None for e in visit.events[:-2])
 

@@ -27,6 +27,8 @@ CHUNKS = [
     StreamChunk("語", [FIRST_HALF, SECOND_HALF], LOGPROBS[2:4]),
     StreamChunk("", [END], LOGPROBS[4:]),
 ]
+#: Of the output; larger than a double holds exactly.
+SEED = 2**63 + 1
 
 
 def output(finish_reason: str = "stop", *, has_logprobs: bool = True) -> RequestOutput:
@@ -37,5 +39,5 @@ def output(finish_reason: str = "stop", *, has_logprobs: bool = True) -> Request
         text=TEXT,
         finish_reason=finish_reason,
         logprobs=LOGPROBS if has_logprobs else None,
-        seed=1,
+        seed=SEED,
     )

@@ -39,8 +39,8 @@ class Visit:
             "type": "http",
             "http_version": http_version,
             "method": method,
-            "path": path,
-            "query_string": b"",
+            "path": path.partition("?")[0],
+            "query_string": path.partition("?")[2].encode(),
             "client": ("127.0.0.1", 4711),
             "headers": [
                 *((k.encode(), v.encode()) for k, v in given.items() if v is not None),

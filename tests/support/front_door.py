@@ -8,7 +8,9 @@ from typing import Any
 
 from hybridgen.server.app import App
 from hybridgen.server.auth import ApiKeys
+from hybridgen.server.hosts import AllowedHosts
 from hybridgen.server.limits import ServerLimits
+from hybridgen.server.origins import AllowedOrigins
 from hybridgen.server.request_limits import RequestLimits
 from hybridgen.server.served_models import ServedModels
 from hybridgen.text.vocabulary import Vocabulary
@@ -21,7 +23,15 @@ CHAT = {"model": "demo", "messages": [{"role": "user", "content": "Hi"}]}
 COMPLETION = {"model": "demo", "prompt": "Once"}
 
 
-def make_app(backend: ScriptedBackend, *, keys: ApiKeys | None = None, **limits: Any) -> App:
+def make_app(
+    backend: ScriptedBackend,
+    *,
+    keys: ApiKeys | None = None,
+    hosts: AllowedHosts | None = None,
+    origins: AllowedOrigins | None = None,
+    has_console: bool = False,
+    **limits: Any,
+) -> App:
     """An application with small limits where ``limits`` says so."""
     request = RequestLimits(max_model_len=2048, vocab_size=256)
     return App(
@@ -29,6 +39,9 @@ def make_app(backend: ScriptedBackend, *, keys: ApiKeys | None = None, **limits:
         MODELS,
         VOCABULARY,
         keys=keys,
+        hosts=hosts,
+        origins=origins,
+        has_console=has_console,
         limits=ServerLimits(request=request, **limits),
         unix_time=lambda: NOW_S,
     )

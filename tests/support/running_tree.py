@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import psutil
 
@@ -22,6 +23,8 @@ class RunningTree:
     def __init__(self, handle: TreeHandle, client: Client) -> None:
         self.handle = handle
         self.client = client
+        #: Where reports about hanging processes go, where a test asked for that.
+        self.incidents = Path()
 
     def pid_of(self, name: str) -> int:
         """Process id of ``sampler-0`` and the like."""
@@ -31,11 +34,24 @@ class RunningTree:
         """The process is ready."""
         return any(p.name == name and p.state == "ready" for p in self.client.ps().processes)
 
+    def state_of(self, name: str) -> str:
+        """``ready``, ``waiting`` and the like."""
+        return next(p.state for p in self.client.ps().processes if p.name == name)
+
     def kill(self, name: str, signum: int = signal.SIGKILL) -> int:
         """Send ``signum`` to a process of the tree; its pid."""
         pid = self.pid_of(name)
         os.kill(pid, signum)
         return pid
+
+    def num_cancelled(self) -> int:
+        """Requests that ended because somebody did not want them any more, or was gone."""
+        processes = self.client.ps().processes
+        return sum(p.counters["cancelled"] for p in processes if p.role == "coscheduler")
+
+    def has_cancelled(self, num_requests: int) -> bool:
+        """At least so many."""
+        return self.num_cancelled() >= num_requests
 
     def wait_replaced(self, name: str, old_pid: int, timeout_s: float = 20.0) -> None:
         """Until another incarnation of ``name`` is ready."""

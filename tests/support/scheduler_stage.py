@@ -7,8 +7,10 @@ from typing import Any, TypeVar
 
 from hybridgen.config import SchedulerSection
 from hybridgen.ipc.slot_table import Finish, RowError, SlotState, SlotTable, SlotWord, pack_finish
+from hybridgen.ipc.token_store import TokenStore
 from hybridgen.messages import (
     BatchRow,
+    CancelRequest,
     EncodePrompt,
     JoinBatch,
     PromptEncoded,
@@ -41,6 +43,8 @@ class SchedulerStage:
         num_detokenizers: int = 1,
         num_tokenizers: int = 1,
         has_workers: bool = True,
+        has_tokens: bool = False,
+        least_shared_tokens: int = 1,
         **limits: Any,
     ) -> None:
         self.clock = FakeClock()
@@ -53,7 +57,9 @@ class SchedulerStage:
             vocab_size=100,
             max_model_len=128,
             incarnation=1,
+            least_shared_tokens=least_shared_tokens,
         )
+        self.tokens = TokenStore.in_memory(num_slots, 128) if has_tokens else None
         self.sent: list[Addressed] = []
         self._names = itertools.count(1)
         self.restart()
@@ -64,7 +70,12 @@ class SchedulerStage:
     def restart(self) -> None:
         seeds = itertools.count(1000)
         self.scheduler = Coscheduler(
-            self.table, self.shape, self.limits, self.clock, lambda: next(seeds)
+            self.table,
+            self.shape,
+            self.limits,
+            self.clock,
+            lambda: next(seeds),
+            tokens=self.tokens,
         )
         self.scheduler.restore()
         self.take()
@@ -90,8 +101,15 @@ class SchedulerStage:
             )
         )
 
-    def died(self, role: str, incarnation: int = 1, *, is_final: bool = False) -> None:
-        self.fact(WorkerDied(role, 0, incarnation, "killed", is_final))
+    def died(
+        self,
+        role: str,
+        incarnation: int = 1,
+        *,
+        is_final: bool = False,
+        served: SlotEvent | None = None,
+    ) -> None:
+        self.fact(WorkerDied(role, 0, incarnation, "killed", is_final, served))
 
     def take(self) -> None:
         self.sent += self.scheduler.take_outbox()
@@ -143,6 +161,16 @@ class SchedulerStage:
             self.fact(PromptEncoded(order.slot, order.epoch, num_tokens))
         return [SlotEvent(order.slot, order.epoch) for order in orders]
 
+    def encode_all_ids(self) -> None:
+        """Tokenizers write the ids of IdsPrompts, and answer."""
+        for order in self.pop(EncodePrompt):
+            assert self.tokens is not None
+            self.tokens.write(order.slot, 0, order.prompt.ids)
+            self.fact(PromptEncoded(order.slot, order.epoch, len(order.prompt.ids)))
+
+    def cancel(self, request_id: bytes) -> None:
+        self.client(CancelRequest(request_id))
+
     def run(self, num_tokens: int = 10) -> SlotEvent:
         """One request up to RUNNING; returns its slot."""
         self.encode_all(num_tokens)
@@ -150,6 +178,13 @@ class SchedulerStage:
         row = SlotEvent(join.slot, join.epoch)
         self.fact(StepReport(step=1, prefilled=[row]))
         return row
+
+    def serve_one(self) -> None:
+        """Whatever was asked for gets one token and is over."""
+        row = self.run()
+        self.sampled(row, 1, FinishReason.LENGTH)
+        self.fact(StepReport(step=2, finished=[row]))
+        self.text_finished(row, 1)
 
     def sampled(self, row: SlotEvent, generated: int, reason: FinishReason | None = None) -> None:
         """Samplers wrote these words."""

@@ -85,6 +85,7 @@ class ScriptedBackend:
         self._finish_reason = finish_reason
         self.streams: list[ScriptedStream] = []
         self.priorities: list[int] = []
+        self.traceparents: list[str] = []
         self.report: HealthReport | Exception = READY
         self.num_health_questions = 0
         self.health_gate: asyncio.Event | None = None
@@ -97,12 +98,14 @@ class ScriptedBackend:
         *,
         timeout_s: float | None = None,  # noqa: ARG002  # the server's deadline holds
         priority: int = 0,
+        traceparent: str = "",
     ) -> ScriptedStream:
         script = self._scripts[min(len(self.streams), len(self._scripts) - 1)]
         wanted = params or SamplingParams()
         stream = ScriptedStream(as_prompt(prompt), wanted, script, self._finish_reason)
         self.streams.append(stream)
         self.priorities.append(priority)
+        self.traceparents.append(traceparent)
         return stream
 
     async def tokenize(

@@ -31,6 +31,7 @@ class Text:
     def __init__(self, key: tuple[int, int], ids: list[int], num_final: int) -> None:
         self.key = key
         self.ids = ids
+        self.num_prompt = len(ids)
         self.num_final = num_final
         self.is_cancelled = False
         self.is_over = False
@@ -60,6 +61,7 @@ class SimulatedDevice:
         self.state[layout.origins : layout.tables] = np.arange(layout.max_rows)
         self.blocks: list[list[Cell | None]] = [[None] * BLOCK_SIZE for _ in range(num_blocks)]
         self.texts: dict[tuple[int, int], Text] = {}
+        self.writers: dict[tuple[int, int], list[tuple[int, int]]] = {}  # of blocks that it shares
         self.first_logits: dict[int, list[int]] = {}  # logits slot → the text that they follow
         self.steps: collections.deque[StepPlan] = collections.deque()
         self.pieces: collections.deque[list[DeviceChunk]] = collections.deque()
@@ -126,6 +128,12 @@ class SimulatedDevice:
         for position in range(num_tokens):
             cell = self.blocks[table[position // BLOCK_SIZE]][position % BLOCK_SIZE]
             assert cell is not None
-            assert cell[:2] == (key, position), "a block of this row was given to another"
+            writer = self.writer(key, position // BLOCK_SIZE)
+            assert cell[:2] == (writer, position), "a block of this row was given to another"
             ids.append(cell.token_id)
         return ids
+
+    def writer(self, key: tuple[int, int], index: int) -> tuple[int, int]:
+        """Who has written a row's block: the row itself, or one that it shares its first with."""
+        writers = self.writers.get(key, [])
+        return writers[index] if index < len(writers) else key

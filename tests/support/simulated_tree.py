@@ -71,6 +71,7 @@ class SimulatedTree:
         num_detokenizers: int = 2,
         duplicate_share: float = 0.0,
         request_timeout_s: float = 600.0,
+        enable_prefix_caching: bool = True,
     ) -> None:
         self.random = random.Random(seed)
         self.clock = FakeClock()
@@ -82,6 +83,7 @@ class SimulatedTree:
             max_num_seqs=max_num_seqs,
             backlog_limit=backlog_limit,
             request_timeout_s=request_timeout_s,
+            enable_prefix_caching=enable_prefix_caching,
         )
         self.shape = TreeShape(
             num_tokenizers=num_tokenizers,
@@ -113,7 +115,12 @@ class SimulatedTree:
         seeds = random.Random(7)
         self.shape = msgspec.structs.replace(self.shape, incarnation=self.shape.incarnation + 1)
         self.coscheduler = Coscheduler(
-            self.table, self.shape, self.limits, self.clock, lambda: seeds.getrandbits(64)
+            self.table,
+            self.shape,
+            self.limits,
+            self.clock,
+            lambda: seeds.getrandbits(64),
+            tokens=self.store,
         )
         self.coscheduler.restore()
         self.flush()

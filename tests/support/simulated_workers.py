@@ -1,7 +1,7 @@
 """Tokenizer, gpu process with its samplers, and detokenizer, played without processes.
 
 They obey ipc/layout.h on an in-memory slot table. KV blocks remember exactly what was computed
-into them, so a block that two rows share, or a position left out, fails at once.
+into them, so a block that two rows write, or a position left out, fails at once.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class SimulatedGpu(SimulatedWorker):
             max_rows, block_size, prefill_chunk, table.max_model_len, num_lanes=3
         )
         self.kv: dict[int, tuple[int, int]] = {}  # block × size + offset → (token id, context)
-        self.step_number = 0
+        self.step_number = self.num_cached_tokens = self.num_prefilled_tokens = 0
         super().__init__(0, incarnation, table, store)
 
     def introduction(self, answers: int = 0) -> WorkerAttached:
@@ -145,7 +145,7 @@ class SimulatedGpu(SimulatedWorker):
 
     def handle(self, order: JoinBatch | GrantBlocks | RetireSlot) -> None:
         if isinstance(order, JoinBatch):
-            self._check_disjoint(order)
+            self._check_cached(order)
             self.batch.join(order)
         elif isinstance(order, GrantBlocks):
             self.batch.grant(order)
@@ -159,6 +159,7 @@ class SimulatedGpu(SimulatedWorker):
         chunk = self.batch.next_prefill()
         if chunk is not None:
             ids = self.store.read(chunk.slot, 0, chunk.stop)
+            self.num_prefilled_tokens += chunk.stop - chunk.start
             for position in range(chunk.start, chunk.stop):
                 self._compute(ids[: position + 1], chunk.blocks)
             if chunk.is_last:
@@ -177,13 +178,27 @@ class SimulatedGpu(SimulatedWorker):
         if report is not None:
             self.facts.append(report)
 
-    def _check_disjoint(self, order: JoinBatch) -> None:
+    def _check_cached(self, order: JoinBatch) -> None:
+        """What a row shares was computed, from these very ids; the rest is its own."""
+        num_shared = order.num_cached // self.block_size
+        assert order.num_cached == num_shared * self.block_size < order.num_tokens
+        self.num_cached_tokens += order.num_cached
+        ids = self.store.read(order.slot, 0, order.num_cached)
+        for position in range(order.num_cached):
+            held = self.kv.get(self._place(position, order.blocks))
+            assert held == (ids[position], _digest(ids[: position + 1])), "shared too early"
         for row in self.batch.rows():
             if row.slot != order.slot:
-                assert not set(row.blocks) & set(order.blocks), "a block with two owners"
+                own = set(order.blocks[num_shared:])
+                assert not own & set(row.blocks), "a block with two owners"
+
+    def _check_sole(self, block: int) -> None:
+        holders = [row for row in self.batch.rows() if block in row.blocks]
+        assert len(holders) == 1, "a row writes into a block that others hold"
 
     def _compute(self, ids: list[int], blocks: Any) -> None:
         position = len(ids) - 1
+        self._check_sole(int(blocks[position // self.block_size]))
         if position:
             before = self.kv.get(self._place(position - 1, blocks))
             assert before == (ids[-2], _digest(ids[:-1])), "KV of the context is not there"

@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 
 from tests.support.eventually import eventually
+from tests.support.free_port import free_port
 
 ROOT = Path(__file__).parents[2]
 
@@ -31,7 +32,8 @@ class StandInTree:
             [
                 *(sys.executable, "-P", "-m", "tests.support.stand_in_tree"),
                 *("mock", "--uri-file", str(self._uri_file)),
-                *("--runtime-dir", str(self.runtime_dir), *options),
+                *("--runtime-dir", str(self.runtime_dir)),
+                *("--port", str(free_port()), *options),
             ],
             env=child_environment(
                 STAND_IN_NOTES=str(self._notes), XDG_RUNTIME_DIR=str(folder), **environment
@@ -67,6 +69,11 @@ class StandInTree:
             return psutil.Process(self.process.pid).children(recursive=True)
         except psutil.NoSuchProcess:
             return []
+
+    def track(self) -> list[psutil.Process]:
+        """Remember the children of this moment, for ``survivors``."""
+        self._everyone += self.children()
+        return self._everyone
 
     def survivors(self) -> list[psutil.Process]:
         """Children ever seen that still run."""

@@ -1,7 +1,8 @@
 """A worker without a job: speaks the child protocol and misbehaves when told to.
 
 ``STAND_IN_<ROLE>`` says how: ``fail`` (typed error), ``exit0``, ``segv``, ``hang``; with
-``@<n>`` only from incarnation n on.
+``@<n>`` only from incarnation n on. While the file ``STAND_IN_BROKEN`` names exists, this module
+cannot be imported.
 """
 
 from __future__ import annotations
@@ -25,6 +26,9 @@ from hybridgen.messages import (
 )
 from hybridgen.workers.lifecycle import WorkerContext
 
+if os.path.exists(os.environ.get("STAND_IN_BROKEN", "")):
+    raise ImportError("a library is missing")
+
 
 def run(spec: WorkerSpec, control: ControlSocket) -> int:
     """The entry that a spec names."""
@@ -39,6 +43,7 @@ def run(spec: WorkerSpec, control: ControlSocket) -> int:
     poller.add(control)
     while not context.should_exit:
         poller.poll(1.0)
+        context.line.beat()
         context.read_orders()
     return 0
 
@@ -77,6 +82,7 @@ def _coscheduler(context: WorkerContext) -> int:
     context.ready()
     while not context.should_exit:
         poller.poll(1.0)
+        context.line.beat()
         context.read_orders()
         while (received := router.receive()) is not None:
             identity, fact = received

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import queue
 import threading
-import time
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from hybridgen.errors import OutOfDeviceMemory
 from hybridgen.formats.mock_model import VOCAB_SIZE
 from hybridgen.ipc import _native
 from hybridgen.ipc.logit_ring import Cut, CutState, LogitRing, RowHeader
@@ -103,8 +103,9 @@ class StreamDevice:
         self._logits = np.zeros((2, layout.max_rows, VOCAB_SIZE), np.float32)
         self._first = np.zeros((self.num_logits_slots, VOCAB_SIZE), np.float32)
         self._num_pieces = 0
-        self._is_released = False
-        self.num_waits_for_nothing = 0
+        # A device without memory: of its own accord for pieces of more tokens than this ...
+        self.most_tokens = self.max_chunk
+        self.num_failing_steps = 0  # ... and for the next so many steps that are decoded
 
     # --- DeviceEngine ---------------------------------------------------------------------------
 
@@ -128,6 +129,10 @@ class StreamDevice:
                 self._results[:] = np.frombuffer(raw, SAMPLED_DTYPE)
             self._forward(num_rows, step)
 
+        if self.num_failing_steps:
+            self.num_failing_steps -= 1
+            self.decoding.enqueue(lambda: self._items[:num_rows].__iadd__(1))  # half of it was done
+            raise shortage("a decode step")
         self.decoding.enqueue(run)
 
     def emit(self, step: int, num_decode: int, logits_slots: Sequence[int], output: Output) -> None:
@@ -192,8 +197,11 @@ class StreamDevice:
 
         def wait() -> None:
             for lane in lanes:
-                while (self._sampled.done(step, lane) - step) % _CYCLE >= _CYCLE // 2:
-                    time.sleep(0.0001)
+                offset = self._sampled.lane_offset(step, lane)
+                while ((done := self._sampled.done(step, lane)) - step) % _CYCLE >= _CYCLE // 2:
+                    _native.wait(
+                        self._sampled.buf, offset, done, 0, 100_000
+                    )  # whoever stores wakes
 
         self.decoding.enqueue(wait)
 
@@ -273,6 +281,10 @@ class Piece:
         self._is_done = False
 
     def advance(self, num_layers: int = 1) -> bool:
+        num_tokens = sum(len(chunk.ids) for chunk in self._chunks)
+        if num_tokens > self._device.most_tokens:
+            self._device.prefilling.enqueue(self._end)
+            raise shortage(f"{num_tokens} tokens")
         was_out, self._num_layers_out = self._num_layers_out, self._num_layers_out + num_layers
         if was_out < 2 <= self._num_layers_out:
             self._device.prefilling.enqueue(self._compute)
@@ -289,5 +301,12 @@ class Piece:
         for ids, start, blocks, slot in self._chunks:
             out = device._first[slot] if slot >= 0 else None
             device._mock.prefill(ids, start, blocks, out)
-        device._num_pieces -= 1
+        self._end()
+
+    def _end(self) -> None:
+        self._device._num_pieces -= 1
         self._is_done = True
+
+
+def shortage(work: str) -> OutOfDeviceMemory:
+    return OutOfDeviceMemory(f"no memory for {work}", value="9 MiB", limit="1 MiB free")

@@ -18,6 +18,7 @@ from hybridgen.ipc.token_store import TokenStore
 from hybridgen.messages import TextDelta
 from hybridgen.request import FinishReason, SamplingParams, TokenLogprob
 from hybridgen.sampling import parameters
+from hybridgen.text import delivery
 from hybridgen.text.delivery import Delivery, SharedViews
 from hybridgen.text.vocabulary import build_vocabulary
 
@@ -197,6 +198,34 @@ def test_a_stop_string_inside_a_token_ends_the_text(is_kept: bool, text: str) ->
     assert (report.num_tokens, report.num_chars) == (2, len(text))
 
 
+def test_a_pattern_across_tokens_ends_the_text() -> None:
+    the = VOCABULARY.token_bytes.index(b" the")
+    source = Source(SamplingParams(stop_regex=r"e\d+ "))
+    source.generate([65, the, *b"12"])
+    delivery, reader = source.open(), Reader()
+    delivery.advance(0.0)
+    reader.take(delivery)
+    assert reader.text == "A th"  # what may become a match is held back
+    source.generate([*b"3 x"])
+    delivery.advance(0.0)
+    assert source.views.slots.load(SLOT, SlotWord.STOP) == 1 + 6
+    rebuilt, again = source.open(), Reader()
+    rebuilt.advance(0.0)
+    for one, name in ((delivery, reader), (rebuilt, again)):
+        name.take(one)
+        assert (name.text, name.ids) == ("A th", [65, the, *b"123 "])
+        assert one.report().finish_reason == FinishReason.STOP_STRING
+
+
+def test_a_pattern_is_not_looked_at_before_the_prompt_is_encoded() -> None:
+    source = Source(SamplingParams(stop_regex="(a+)+$"), prompt=())
+    delivery = source.open()
+    delivery.advance(0.0)
+    delivery.close()
+    delivery.advance(0.0)
+    assert delivery.is_finished
+
+
 def test_a_stop_string_wins_over_a_finish_word_behind_it() -> None:
     source = Source(SamplingParams(stop=("B",)))
     source.generate([65, 66, 67])
@@ -330,13 +359,14 @@ def test_a_client_that_has_everything_is_not_idle() -> None:
     stops=st.lists(
         st.sampled_from(["he", "é", "a\N{REPLACEMENT CHARACTER}", " t", "日"]), max_size=2
     ),
+    regex=st.none() | st.sampled_from(["h.{0,3}e", "[^ -~]{2}", r"(?i)\d+ ?t"]),
     seed=st.integers(0, 2**32),
 )
 def test_rebuilding_at_any_moment_gives_exactly_the_rest(
-    ids: list[int], stops: list[str], seed: int
+    ids: list[int], stops: list[str], regex: str | None, seed: int
 ) -> None:
     dice = random.Random(seed)
-    params = SamplingParams(stop=tuple(stops))
+    params = SamplingParams(stop=tuple(stops), stop_regex=regex)
     source, whole = Source(params), Source(params)
     whole.generate(ids)
     whole.finish()
@@ -360,3 +390,19 @@ def test_rebuilding_at_any_moment_gives_exactly_the_rest(
     assert (reader.text, reader.ids) == (expected.text, expected.ids)
     report = delivery.report()
     assert (report.num_tokens, report.num_chars) == (len(reader.ids), len(reader.text))
+
+
+def test_a_long_rebuilt_text_is_taken_in_slices_with_signs_of_life(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(delivery, "SLICE_TOKENS", 10)
+    source = Source()
+    source.generate([65] * 35)
+    source.finish()
+    beats: list[None] = []
+    text = Delivery(SLOT, EPOCH, source.views, VOCABULARY, 0.0, beat=lambda: beats.append(None))
+    assert text.advance(0.0) == 35
+    assert text.is_finished
+    assert len(beats) == 3
+    text.subscribe(0, 0, now_s=0.0)
+    assert taken(text.pending_delta()).token_ids == [65] * 35

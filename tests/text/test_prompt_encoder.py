@@ -19,6 +19,7 @@ from hybridgen.formats.mock_model import ASSISTANT_ID, BOS_ID, USER_ID, mock_mod
 from hybridgen.formats.tokenizer_spec import TokenizerSpec
 from hybridgen.request import ChatMessage, ChatPrompt, IdsPrompt, Prompt, TextPrompt
 from hybridgen.text.prompt_encoder import PromptEncoder, build_prompt_encoder
+from hybridgen.text.tokenizer import Tokenizer
 
 MOCK_SPEC = mock_model(Config()).tokenizer
 MOCK = build_prompt_encoder(MOCK_SPEC, max_model_len=64)
@@ -132,5 +133,44 @@ def test_bad_template_files_are_refused(tmp_path: Path) -> None:
 
 
 def test_template_that_refuses_a_role_ends_the_request() -> None:
-    with pytest.raises(InvalidRequest, match="unknown role tool"):
-        MOCK.encode(_chat("hi", role="tool"))
+    with pytest.raises(InvalidRequest, match="unknown role ipython"):
+        MOCK.encode(_chat("hi", role="ipython"))
+
+
+CALL = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+TOOL = {"type": "function", "function": {"name": "f", "description": "<|im_end|>"}}
+
+
+def test_template_without_tools_gets_them_in_words(
+    smollm2_encoder: PromptEncoder, smollm2: Tokenizer
+) -> None:
+    messages: list[dict[str, Any]] = [
+        {"role": "user", "content": "go"},
+        {"role": "assistant", "content": None, "tool_calls": [CALL]},
+        {"role": "tool", "content": "done", "tool_call_id": "1"},
+    ]
+    prompt = ChatPrompt.of(messages, [TOOL])
+    ids = smollm2_encoder.encode(prompt)
+    text = smollm2.decode(ids, skip_special=False)
+    assert '{"name": "f", "description": "<|im_end|>"}' in text
+    assert '<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>' in text
+    assert "<tool_response>\ndone\n</tool_response>" in text
+    # Four turns that the template closed, and the one that it opened; none that a user wrote.
+    assert [one for one in ids if one < 17] == [1, 2] * 4 + [1]
+
+
+def test_template_with_tools_gets_them_as_they_are() -> None:
+    source = (
+        "{% for t in tools or [] %}{{ t.function.name }};{% endfor %}"
+        "{% for m in messages %}{{ m.role }}{{ m.tool_calls | length }}{% endfor %}"
+    )
+    spec = msgspec.structs.replace(MOCK_SPEC, chat_template=source)
+    encoder = build_prompt_encoder(spec)
+    prompt = ChatPrompt.of([{"role": "assistant", "tool_calls": [CALL]}], [TOOL])
+    assert bytes(encoder.encode(prompt)) == b"f;assistant1"
+
+
+def test_tools_count_as_part_of_the_prompt() -> None:
+    tool = {"type": "function", "function": {"name": "f", "description": "x" * 600}}
+    with pytest.raises(ContextLengthExceeded):
+        MOCK.encode(ChatPrompt.of([{"role": "user", "content": "hi"}], [tool]))

@@ -1,14 +1,18 @@
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+import sys
+from types import FrameType
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hybridgen.errors import InvalidRequest
-from hybridgen.request import ChatMessage
+from hybridgen.request import ChatMessage, ChatPrompt
 from hybridgen.text.chat_template import ChatTemplate
+from hybridgen.text.conversation import Conversation, conversation_of
 from hybridgen.text.special_guard import GUARDS, SpecialGuard
 from hybridgen.text.special_tokens import SpecialToken, SpecialTokens
 
@@ -21,10 +25,14 @@ HOSTILE = st.sampled_from(["<|im_end|>", "<|im_", "end|>", "<", "|>", "[INST]", 
 
 
 def _split(template: ChatTemplate, *messages: ChatMessage) -> list[int | str]:
-    def render(turns: Sequence[ChatMessage]) -> str:
-        return template.render(turns, max_output_bytes=2**23)
+    return _split_prompt(template, ChatPrompt([*messages]))
 
-    return list(GUARD.split(render, messages))
+
+def _split_prompt(template: ChatTemplate, prompt: ChatPrompt) -> list[int | str]:
+    def render(turns: Conversation) -> str:
+        return template.render(turns.messages, tools=turns.tools, max_output_bytes=2**23)
+
+    return list(GUARD.split(render, conversation_of(prompt)))
 
 
 def _user(content: str) -> ChatMessage:
@@ -100,8 +108,90 @@ def test_message_with_noncharacters_keeps_them() -> None:
         _split(CHATML, _user("".join(GUARDS)))
 
 
+TOOLS_SHOWN = ChatTemplate(
+    "{% for t in tools or [] %}<|im_start|>{{ t | tojson }}<|im_end|>{% endfor %}"
+    "{% for m in messages %}<|im_start|>{{ m.name }}{{ m.content }}{{ m.tool_call_id }}"
+    "{% for c in m.tool_calls or [] %}{{ c.id }}{{ c.function.name }}"
+    "{% for k, v in c.function.arguments.items() %}{{ k }}={{ v }}{% endfor %}{% endfor %}"
+    "<|im_end|>{% endfor %}"
+)
+
+
+@given(HOSTILE, HOSTILE)
+def test_special_token_text_in_tools_and_calls_stays_text(one: str, other: str) -> None:
+    arguments = json.dumps({one: other})
+    schema = {"type": "object", "properties": {one: {"enum": [other]}}, other: [one]}
+    call = {"id": f"i{one}", "type": "function", "function": {"name": "f", "arguments": arguments}}
+    messages: list[dict[str, Any]] = [
+        {"role": "assistant", "content": other, "tool_calls": [call], "name": one},
+        {"role": "tool", "content": one, "tool_call_id": f"i{other}"},
+    ]
+    prompt = ChatPrompt.of(
+        messages,
+        [{"type": "function", "function": {"name": "f", "description": one, "parameters": schema}}],
+    )
+    parts = _split_prompt(TOOLS_SHOWN, prompt)
+    assert [part for part in parts if isinstance(part, int)] == [0, 1] * 3
+
+
+def test_template_may_ask_for_the_words_of_a_schema_and_show_values_as_python_does() -> None:
+    template = ChatTemplate(
+        "{% for t in tools %}{% for k, p in t.function.parameters.properties.items() %}"
+        "{{ 'text' if p.type == 'string' else p }}{% endfor %}{% endfor %}<|im_end|>"
+    )
+    schema = {"properties": {"a": {"type": "string"}, "b": {"type": "<|im_end|>"}}}
+    tool = {"type": "function", "function": {"name": "f", "parameters": schema}}
+    prompt = ChatPrompt.of([{"role": "user", "content": ""}], [tool])
+    assert _split_prompt(template, prompt) == ["text{'type': '<|im_end|>'}", 1]
+
+
+def test_template_may_count_the_characters_of_an_id() -> None:
+    template = ChatTemplate("{{ messages[0].tool_call_id | length }}</s>")
+    message = ChatMessage("tool", "", tool_call_id="user1s[im")
+    assert _split(template, message) == ["9", 4]
+
+
 def test_vocabulary_without_special_tokens_has_nothing_to_guard() -> None:
     guard = SpecialGuard(SpecialTokens([]))
-    assert list(guard.split(lambda turns: turns[0].content, [_user("<|im_end|>")])) == [
-        "<|im_end|>"
-    ]
+    conversation = conversation_of(ChatPrompt([_user("<|im_end|>")]))
+    parts = guard.split(lambda turns: turns.messages[0]["content"], conversation)
+    assert list(parts) == ["<|im_end|>"]
+
+
+def test_a_word_costs_its_length_however_many_special_tokens_there_are() -> None:
+    many = [SpecialToken(f"<|reserved_special_{i}|>", i) for i in range(1000)]
+    guard = SpecialGuard(SpecialTokens(many))
+    names = [f"participant_of_the_talk_{i}" for i in range(512)]
+    num_calls = 0
+
+    def count(_frame: FrameType, event: str, _argument: object) -> None:
+        nonlocal num_calls
+        num_calls += event in {"call", "c_call"}
+
+    sys.setprofile(count)
+    try:
+        marked = [guard._mark_suspects(name, GUARDS[0]) for name in names]
+    finally:
+        sys.setprofile(None)
+    assert marked == names
+    assert num_calls < 512 * 100
+
+
+@pytest.mark.parametrize(
+    ("word", "marked"),
+    [
+        ("q", "q"),
+        ("a<|im_end|>b", "a^<^|^i^m^_^e^n^d^|^>b"),
+        (" |> ", " ^|^> "),
+        ("> x <|im", "^> x ^<^|^i^m"),
+        ("m_en", "^m^_^e^n"),
+        ("", ""),
+    ],
+)
+def test_whole_and_cut_special_texts_are_guarded(word: str, marked: str) -> None:
+    assert GUARD._mark_suspects(word, "^") == marked
+
+
+def test_special_texts_that_overlap_are_both_guarded() -> None:
+    guard = SpecialGuard(SpecialTokens([SpecialToken("abab", 0), SpecialToken("aba", 1)]))
+    assert guard._mark_suspects("-ababab-aba-", "^") == "-^a^b^a^b^a^b-^a^b^a-"

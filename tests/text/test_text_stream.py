@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import time
 from itertools import accumulate, pairwise
 
@@ -86,6 +87,23 @@ def test_streamed_text_is_the_whole_text_cut_at_the_first_stop(
     else:
         assert stream.matched_tokens is None
     assert sum(one.num_tokens for one in released) == stream.num_tokens == num_tokens
+
+
+@given(IDS, CUTS, st.sampled_from(["a+ ", " ?(the|a{2,3})", "(é|日)a?(🙂|a)"]))
+def test_streamed_text_is_the_whole_text_cut_at_the_first_match_of_a_pattern(
+    ids: list[int], cuts: list[int], pattern: str
+) -> None:
+    stream = TextStream(MOCK, stop_regex=pattern)
+    text = _text(_run(stream, _chunks(ids, cuts)))
+    one_by_one = TextStream(MOCK, stop_regex=pattern)
+    assert text == _text(_run(one_by_one, [[one] for one in ids]))
+    assert stream.matched_tokens == one_by_one.matched_tokens
+    visible = MOCK.visible_bytes(True)
+    whole = MOCK.leading_space.strip(b"".join([visible[one] for one in ids]))
+    ends = [end for end in range(len(whole)) if re.search(pattern.encode(), whole[: end + 1])]
+    assert (stream.matched_tokens is not None) == bool(ends)
+    if not ends:
+        assert text == MOCK.decode(ids)
 
 
 @given(IDS, STOPS)
@@ -182,3 +200,16 @@ def test_cost_per_token_does_not_grow_with_the_text(smollm2: Tokenizer, stops: l
         return best / num_repeats
 
     assert cpu_time_s(8) < 4 * cpu_time_s(1) + 0.01
+
+
+def test_marks_of_tool_calls_can_be_kept_while_other_special_tokens_are_left_out() -> None:
+    specials = [SpecialToken("[TOOL_CALLS]", 1), SpecialToken("</s>", 2)]
+    vocabulary = Vocabulary([b"a", b"[TOOL_CALLS]", b"</s>"], specials)
+
+    def text(*, skip_special: bool, keep_tool_marks: bool) -> str:
+        stream = TextStream(vocabulary, skip_special=skip_special, keep_tool_marks=keep_tool_marks)
+        return _text(_run(stream, [[0], [1, 0, 2]]))
+
+    assert text(skip_special=True, keep_tool_marks=True) == "a[TOOL_CALLS]a"
+    assert text(skip_special=True, keep_tool_marks=False) == "aa"
+    assert text(skip_special=False, keep_tool_marks=False) == "a[TOOL_CALLS]a</s>"

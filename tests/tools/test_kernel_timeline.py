@@ -5,7 +5,7 @@ import pytest
 from tools.kernel_timeline import Kernel, additions, cut_steps, places, read_kernels
 
 LAYER = ["_norm_kernel", "split_dot_kernel", "decode_attention_kernel", "nvjet_tst", "splitKreduce"]
-LAYER += ["tma_dot_kernel", "_gate_kernel", "gemv_kernel"]
+LAYER += ["split_dot_kernel", "_gate_kernel", "gemv_kernel"]
 STEP = ["_embedding_kernel", *LAYER, *LAYER, "_advance_kernel", "split_dot_kernel", "_cut"]
 
 

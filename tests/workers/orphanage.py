@@ -34,10 +34,10 @@ def bare_spec(entry: str) -> WorkerSpec:
     )
 
 
-def start_process() -> tuple[subprocess.Popen[bytes], ControlSocket]:
+def start_process(*arguments: str) -> tuple[subprocess.Popen[bytes], ControlSocket]:
     """A worker process that waits for its spec, and this side of its control socket."""
     ours, theirs = control_pair()
-    command = [sys.executable, "-m", "hybridgen.workers", str(theirs.fileno())]
+    command = [sys.executable, "-m", "hybridgen.workers", str(theirs.fileno()), *arguments]
     process = subprocess.Popen(command, pass_fds=[theirs.fileno()])
     theirs.close()
     return process, ours

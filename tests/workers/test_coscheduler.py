@@ -229,6 +229,35 @@ def test_a_full_queue_keeps_its_order_and_holds_up_nobody_else(workplace: Workpl
     ]
 
 
+def test_a_client_that_reads_nothing_is_kept_a_limited_number_of_messages(
+    workplace: Workplace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(coscheduler, "MAX_WAITING", 2)
+    tree = Tree(workplace)
+    alice, bob = tree.client(ALICE), tree.client(BOB)
+    alice.say(QueryHealth(REQUEST))
+    tree.turn_until(lambda: alice.hear(HealthReport))
+    GatedRouter.shut.add(ALICE)
+    alice.say(*[QueryHealth(REQUEST)] * 5)
+    bob.say(QueryHealth(REQUEST))
+    tree.turn_until(lambda: tree.host._waiting and bob.hear(HealthReport))
+    unreachable = tree.host._scheduler._clients._absent
+    tree.turn_until(lambda: ALICE in unreachable)
+    (waiting,) = tree.host._waiting.values()
+    assert len(waiting) == 2
+
+
+def test_a_full_queue_takes_no_knocks(workplace: Workplace) -> None:
+    tree = Tree(workplace)
+    outbox = tree.host._scheduler._outbox
+    GatedRouter.shut.add(ALICE)
+    for request_id in (REQUEST, b"", b""):
+        outbox.to_client(ALICE, HealthReport(request_id=request_id, is_ready=True, status=""))
+    tree.host.turn()
+    (waiting,) = tree.host._waiting.values()
+    assert len(waiting) == 1
+
+
 def test_what_waits_for_a_client_that_left_is_dropped(workplace: Workplace) -> None:
     tree = Tree(workplace)
     alice = tree.client(ALICE)

@@ -530,6 +530,38 @@ def test_overwritten_log_probabilities_end_the_request(workplace: Workplace) -> 
     assert len(desk.finished()) == 1
 
 
+@pytest.mark.parametrize("damage", ["id", "count", "finish"])
+def test_damaged_words_end_their_request_and_no_other(workplace: Workplace, damage: str) -> None:
+    desk, alice = Desk(workplace), Reader(workplace, ALICE)
+    requests = []
+    for slot in range(2):
+        epoch = workplace.fill_slot(slot, PARAMS, [1], client_id=ALICE)
+        requests.append(desk.open(slot, epoch))
+        alice.subscribe(requests[slot])
+    if damage == "id":
+        desk.generate(0, [65, 2**31 - 1])
+    else:
+        word = SlotWord.GENERATED if damage == "count" else SlotWord.FINISH
+        workplace.slots.store(0, word, 2**63 + 99)
+    desk.generate(1, [66, 67])
+    desk.turn_until(lambda: alice.read().ids.get(requests[1]) == [66, 67])
+    desk.turn_until(desk.finished)
+    (lost,) = desk.coscheduler.of(ReaderLost)
+    assert lost.slot == 0
+    assert lost.error.code in {"ipc_error", "internal_error"}
+    assert [finished.slot for finished in desk.finished()] == [0]
+    assert not alice.ids.get(requests[0])
+
+
+def test_damaged_parameters_end_their_request(workplace: Workplace) -> None:
+    desk = Desk(workplace)
+    epoch = workplace.fill_slot(0, PARAMS, [1], client_id=ALICE)
+    workplace.slots.parameters(0)[:256] = b"\xff" * 256
+    desk.coscheduler.send("detokenizer-0", OpenText(0, epoch))
+    desk.turn_until(desk.finished)
+    assert len(desk.coscheduler.of(ReaderLost)) == 1
+
+
 def test_a_new_coscheduler_learns_which_texts_are_open(workplace: Workplace) -> None:
     desk = Desk(workplace)
     epoch = workplace.fill_slot(3, PARAMS, [1], client_id=ALICE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ import msgspec
 import pytest
 
 from hybridgen.config import Config, DeviceSection, PoolSection, SchedulerSection
+from hybridgen.formats.mock_model import EOS_ID, token_bytes
 from hybridgen.ipc.slot_table import SlotWord
 from hybridgen.messages import (
     DrainWorker,
@@ -20,7 +22,7 @@ from hybridgen.messages import (
     StepReport,
     WorkerAttached,
 )
-from hybridgen.request import FinishReason, SamplingParams
+from hybridgen.request import FinishReason, Grammar, SamplingParams
 from hybridgen.scheduler import prefill_budget
 from hybridgen.scheduler.device_row import StateLayout
 from hybridgen.workers import device_ring
@@ -196,6 +198,25 @@ def test_a_batch_with_penalties_is_left_to_the_samplers(cutting_place):
     assert device.engine.num_copied > 0
 
 
+def test_a_batch_with_a_grammar_is_left_to_the_samplers_and_fits_it(cutting_place):
+    place = cutting_place
+    device = Device(place, sample_on_gpu="true")
+    params = SamplingParams(seed=3, grammar=Grammar("regex", "[0-9]{12}"))
+    place.fill_slot(1, params, [5, 6], max_tokens=NUM_TOKENS)
+    expected = fill(place, 0)
+    tokens = token_bytes()
+    with Crew() as crew:
+        staff(place, crew, 0, 1)
+        device.join(0)
+        device.join(1)
+        device.run(0, 1)
+    assert place.output(0) == expected[0]
+    *digits, end = place.output(1)
+    assert re.fullmatch(rb"[0-9]{12}", b"".join(tokens[token] for token in digits))
+    assert end == EOS_ID
+    assert device.engine.num_copied >= len(digits)
+
+
 def test_a_batch_is_the_devices_once_no_row_has_banned_ids_any_more(cutting_place):
     place = cutting_place
     device = Device(place, sample_on_gpu="true")
@@ -302,6 +323,53 @@ def test_a_retired_row_is_confirmed_and_joins_again_where_it_was(place):
         device.join(2)
         device.run(2)
     assert {slot: place.output(slot) for slot in expected} == expected
+
+
+def join_again_what_overflows(device: Device, *slots: int) -> int:
+    """Run until these rows have finished; how often one had to start over."""
+    num_joined = 0
+    for _ in range(2000):
+        for event in device.events("overflowed")[num_joined:]:
+            num_joined += 1
+            device.join(event.slot)
+        if {event.slot for event in device.events("finished")} >= set(slots):
+            return num_joined
+        device.ring.turn()
+    raise AssertionError("the ring did not come there")
+
+
+def test_prompts_without_memory_are_given_back_and_fit_in_smaller_pieces(place, monkeypatch):
+    monkeypatch.setattr(prefill_budget, "LEAST_PIECE", 1)
+    device = Device(place)
+    expected = fill(place, *REQUESTS)
+    device.engine.most_tokens = 5
+    with Crew() as crew:
+        staff(place, crew, 0, 1)
+        for slot in expected:
+            device.join(slot)
+        num_joined = join_again_what_overflows(device, *expected)
+    assert num_joined > 0
+    assert {slot: place.output(slot) for slot in expected} == expected
+    assert place.snapshot("gpu-0").counters["memory_full"] >= 2
+    (error, *_) = [r.memory_error for r in device.coscheduler.of(StepReport) if r.memory_error]
+    assert (error.code, error.fields["limit"]) == ("out_of_device_memory", "1 MiB free")
+
+
+@pytest.mark.parametrize("max_in_flight", [1, 2])
+def test_a_step_without_memory_is_given_back_and_its_texts_go_on(place, max_in_flight):
+    device = Device(place, max_in_flight)
+    expected = fill(place, *REQUESTS)
+    with Crew() as crew:
+        staff(place, crew, 0, 1)
+        for slot in expected:
+            device.join(slot)
+        while min(len(place.output(slot)) for slot in expected) < 3:
+            device.ring.turn()
+        device.engine.num_failing_steps = 2
+        num_joined = join_again_what_overflows(device, *expected)
+    assert num_joined >= len(expected)
+    assert {slot: place.output(slot) for slot in expected} == expected
+    assert place.snapshot("gpu-0").counters["memory_full"] == 2
 
 
 def test_prefill_beside_a_step_stays_within_the_budget(place, monkeypatch):

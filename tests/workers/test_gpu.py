@@ -5,8 +5,10 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 
+from hybridgen.errors import DeviceLost
 from hybridgen.formats.mock_model import VOCAB_SIZE
 from hybridgen.ipc.board import ProcessState
 from hybridgen.ipc.logit_ring import RowHeader
@@ -23,6 +25,7 @@ from hybridgen.messages import (
 )
 from hybridgen.models.mock import MockEngine
 from hybridgen.request import SamplingParams
+from hybridgen.scheduler.batch_row import HEADER_DTYPE
 from hybridgen.workers import gpu
 from hybridgen.workers.gpu import ComputeRing
 from hybridgen.workers.sampler import Sampler
@@ -42,6 +45,19 @@ NUM_TOKENS = 20
 def short_rests(monkeypatch: pytest.MonkeyPatch) -> None:
     """A report is read a moment after the turn that sent it; do not rest for a second then."""
     monkeypatch.setattr(gpu, "IDLE_WAIT_S", 0.005)
+
+
+def test_a_device_that_is_lost_while_loading_is_named(
+    workplace: Workplace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    context = workplace.context("gpu-0")
+    monkeypatch.setattr(gpu, "WorkerContext", lambda *_: context)
+    monkeypatch.setattr(gpu, "_make_ring", fail)
+    with pytest.raises(DeviceLost):
+        gpu.run(context.spec, context.control)
 
 
 class Device:
@@ -176,6 +192,24 @@ def test_the_rows_of_a_dead_sampler_go_to_the_one_that_is_alive(workplace: Workp
         device.run(*expected)
     assert outputs(workplace, *expected) == expected
     assert workplace.snapshot("sampler-0").counters["tokens"] == 3 * NUM_TOKENS
+
+
+def test_a_step_that_goes_out_again_moves_only_the_rows_of_who_is_gone(
+    workplace: Workplace,
+) -> None:
+    ring = Device(workplace).ring
+    contexts = [workplace.context(f"sampler-{lane}") for lane in (0, 1)]
+    for context in contexts:
+        context.ready()
+    records = np.zeros(3, HEADER_DTYPE)
+    records["lane"] = [0, 1, 1]
+    ring._publish(1, records)
+    assert ring._publish_again(1, records) == 2  # it came back just in time: its rows stay its
+    assert not workplace.logits.is_ready(1)
+    assert [row.lane for row in workplace.logits.rows(2)] == [0, 1, 1]
+    contexts[1].line.set_state(ProcessState.EXITED)
+    assert ring._publish_again(2, records) == 3
+    assert [row.lane for row in workplace.logits.rows(3)] == [0, 0, 0]
 
 
 def test_a_token_that_the_dead_sampler_had_written_is_not_chosen_again(

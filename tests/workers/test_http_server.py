@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import socket
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hybridgen.config import HttpSection
-from hybridgen.errors import AddressUnavailable, ConfigError
-from hybridgen.workers.http_server import MAX_HEADER_BYTES, HttpServer, listen
+from hybridgen.errors import ConfigError
+from hybridgen.workers.http_server import MAX_HEADER_BYTES, HttpServer
 from tests.support.free_port import free_port
 
 Work = Callable[[HttpServer, int], Awaitable[None]]
@@ -30,10 +32,15 @@ async def application(scope: Any, _receive: Any, send: Any) -> None:
     await send({"type": "http.response.body", "body": scope["http_version"].encode()})
 
 
+def listening_on(port: int) -> int:
+    """A descriptor for the server to own."""
+    return socket.create_server(("127.0.0.1", port)).detach()
+
+
 def serve(work: Work, **options: Any) -> None:
     async def main() -> None:
         port = free_port()
-        server = HttpServer(application, HttpSection(port=port, **options))
+        server = HttpServer(application, HttpSection(**options), listening_on(port))
         server.start()
         try:
             await work(server, port)
@@ -78,6 +85,26 @@ def test_a_request_is_answered_and_the_stop_is_clean() -> None:
     serve(work)
 
 
+def test_a_unix_socket_is_served_too(tmp_path: Path) -> None:
+    path = str(tmp_path / "http.sock")
+
+    async def main() -> None:
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(path)
+            listener.listen()
+            server = HttpServer(application, HttpSection(uds=path), os.dup(listener.fileno()))
+        server.start()
+        reader, writer = await asyncio.open_unix_connection(path)
+        writer.write(GET + b"\r\n")
+        answer = await asyncio.wait_for(reader.read(), 5.0)
+        writer.close()
+        await writer.wait_closed()
+        assert answer.startswith(b"HTTP/1.1 200")
+        assert await server.stop(1.0)
+
+    asyncio.run(main())
+
+
 def test_headers_beyond_the_limit_are_refused() -> None:
     async def work(_server: HttpServer, port: int) -> None:
         answer = await ask(port, GET + b"x: " + b"a" * MAX_HEADER_BYTES + b"\r\n\r\n")
@@ -98,36 +125,6 @@ def test_the_stop_does_not_wait_for_a_stream_that_never_ends() -> None:
     serve(work)
 
 
-def test_a_port_that_is_taken_is_a_typed_error() -> None:
-    with listen("127.0.0.1", free_port()) as first:
-        port = first.getsockname()[1]
-        with pytest.raises(AddressUnavailable, match="is taken") as caught:
-            listen("127.0.0.1", port)
-    assert caught.value.exit_code == 69
-    assert str(port) in str(caught.value.fields["value"])
-    listen("127.0.0.1", port).close()
-
-
-@pytest.mark.parametrize("host", ["192.0.2.1", "no-such-host.invalid"])
-def test_an_address_of_another_machine_is_a_typed_error(host: str) -> None:
-    with pytest.raises(AddressUnavailable):
-        listen(host, free_port())
-
-
-def test_two_servers_never_share_a_port() -> None:
-    """granian alone would bind with SO_REUSEPORT."""
-
-    async def work(_server: HttpServer, port: int) -> None:
-        with pytest.raises(AddressUnavailable):
-            HttpServer(application, HttpSection(port=port)).start()
-        with socket.socket() as other:
-            other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-            with pytest.raises(OSError, match="in use"):
-                other.bind(("127.0.0.1", port))
-
-    serve(work)
-
-
 def test_a_certificate_that_is_none_is_a_typed_error(tmp_path: Any) -> None:
     certificate = tmp_path / "cert.pem"
     certificate.write_text("nothing")
@@ -136,8 +133,9 @@ def test_a_certificate_that_is_none_is_a_typed_error(tmp_path: Any) -> None:
         options = {"tls_certificate": str(certificate), "tls_key": str(certificate)}
         port = free_port()
         with pytest.raises(ConfigError, match="certificate"):
-            HttpServer(application, HttpSection(port=port, **options)).start()
-        listen("127.0.0.1", port).close()
+            HttpServer(application, HttpSection(**options), listening_on(port)).start()
+        with pytest.raises(ConnectionRefusedError):
+            await ask(port, GET)
 
     asyncio.run(work())
 

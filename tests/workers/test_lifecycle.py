@@ -138,6 +138,13 @@ def test_waits_only_so_long_for_a_spec(monkeypatch: pytest.MonkeyPatch) -> None:
         lifecycle._receive_spec(theirs)
 
 
+def test_a_failure_that_is_too_long_to_tell_still_has_its_exit_code() -> None:
+    ours, theirs = control_pair()
+    with ours, theirs:
+        error = StartFailed("x" * 300_000)
+        assert lifecycle._report_failure(theirs, error) == error.exit_code
+
+
 # --- as processes ---------------------------------------------------------------------------------
 
 
@@ -176,6 +183,13 @@ def test_a_failed_start_says_its_cause_once_and_exits(
     assert failed.error.code == code
     assert message in failed.error.message
     assert "Traceback" in failed.traceback
+
+
+def test_one_that_waits_for_a_spec_is_tied_to_its_parent_before_it_loads_anything() -> None:
+    process, control = start_process("tests.workers.orphanage:missing", "waits", "1")
+    with control:
+        assert facts_until_gone(control) == []
+    assert process.wait(20.0) == lifecycle.EXIT_ORPHANED
 
 
 def test_an_orphan_is_gone_within_a_second() -> None:

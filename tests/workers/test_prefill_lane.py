@@ -75,7 +75,7 @@ class Stage:
             max_rows=MAX_ROWS, block_size=16, max_model_len=1024, num_lanes=1, num_logits_slots=8
         )
         context = SimpleNamespace(line=self.line, spec=SimpleNamespace(config=config))
-        self.lane = PrefillLane(context, self.engine, self.batch, self.tokens)  # type: ignore[arg-type]
+        self.lane = PrefillLane(context, self.engine, self.batch, self.tokens, 1 << 20)  # type: ignore[arg-type]
         self.step = 0
 
     def join(self, *lengths: int, first: int = 0) -> None:

@@ -186,6 +186,17 @@ def test_a_poisoned_ring_is_exchanged_for_the_new_one(workplace: Workplace) -> N
     assert old.results(1, 1) == [(65, 0)]
 
 
+def test_with_a_new_ring_nobody_is_named_any_more(workplace: Workplace) -> None:
+    workplace.fill_slot(0, GREEDY, [1])
+    publish(workplace, 1, [(next_row(workplace, 0), 65)])
+    replacement = born(workplace, incarnation=2)
+    line = workplace.names.index("sampler-0")
+    assert workplace.board.served(line) is not None
+    workplace.replace_ring(["sampler-0"])
+    replacement.turn(0)
+    assert workplace.board.served(line) is None
+
+
 def test_of_two_new_rings_the_last_counts(workplace: Workplace) -> None:
     sampler = born(workplace)
     workplace.fill_slot(0, GREEDY, [1])

@@ -29,6 +29,7 @@ from hybridgen.messages import (
 from hybridgen.request import (
     ChatMessage,
     ChatPrompt,
+    Grammar,
     IdsPrompt,
     Prompt,
     SamplingParams,
@@ -70,10 +71,10 @@ class Desk:
         eventually(is_marked, 5.0)
         return self.coscheduler.facts[num_before:-1]
 
-    def encode(self, prompt: Prompt, slot: int = 2) -> list[object]:
+    def encode(self, prompt: Prompt, slot: int = 2, grammar: Grammar | None = None) -> list[object]:
         """Let the prompt of a fresh occupant be encoded."""
         epoch = self.place.fill_slot(slot, SamplingParams())
-        return self.order(EncodePrompt(slot, epoch, prompt))
+        return self.order(EncodePrompt(slot, epoch, prompt, grammar))
 
     def counters(self) -> dict[str, int]:
         return self.place.snapshot("tokenizer-0").counters
@@ -86,7 +87,7 @@ def epoch_of(place: Workplace, slot: int) -> int:
 def test_writes_the_ids_into_the_row_and_says_how_many(workplace: Workplace) -> None:
     desk = Desk(workplace)
     (fact,) = desk.encode(IdsPrompt([7, 8, 9]))
-    assert fact == PromptEncoded(2, epoch_of(workplace, 2), 3)
+    assert fact == PromptEncoded(2, epoch_of(workplace, 2), 3, incarnation=1)
     assert workplace.tokens.read(2, 0, 4) == [7, 8, 9, 0]
     assert workplace.slots.load(2, SlotWord.PROMPT_LEN) == 0  # the coscheduler's word
     counters = desk.counters()
@@ -112,6 +113,29 @@ def test_what_cannot_be_encoded_is_rejected_typed(workplace: Workplace) -> None:
     assert error.fields["value"] == VOCAB_SIZE
     assert workplace.tokens.read(2, 0, 1) == [0]
     assert desk.counters()["rejected"] == 1
+
+
+def test_a_grammar_that_cannot_be_followed_is_rejected_by_its_key(workplace: Workplace) -> None:
+    desk = Desk(workplace)
+    wrong = Grammar("regex", "(a", "structured_outputs.regex")
+    right = Grammar("regex", "a", "structured_outputs.regex")
+    facts = [desk.encode(IdsPrompt([7]), grammar=grammar)[-1] for grammar in (wrong, right)]
+    assert [type(fact) for fact in facts] == [PromptRejected, PromptEncoded]
+    assert isinstance(facts[0], PromptRejected)
+    assert facts[0].error.fields["param"] == "structured_outputs.regex"
+
+
+def test_a_stop_regex_that_cannot_be_used_is_rejected(workplace: Workplace) -> None:
+    desk = Desk(workplace)
+    epochs = [workplace.fill_slot(slot, SamplingParams()) for slot in (0, 1)]
+    facts = desk.order(
+        EncodePrompt(0, epochs[0], IdsPrompt([7]), stop_regex="(a+)+$"),
+        EncodePrompt(1, epochs[1], IdsPrompt([7]), stop_regex="a+b"),
+    )
+    assert [type(fact) for fact in facts] == [PromptRejected, PromptEncoded]
+    assert isinstance(facts[0], PromptRejected)
+    assert facts[0].error.code == "invalid_request"
+    assert facts[0].error.fields["param"] == "stop_regex"
 
 
 def test_a_prompt_longer_than_the_context_is_rejected(workplace: Workplace) -> None:

@@ -11,10 +11,11 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
-from hybridgen.errors import ConfigError, InternalError
+from hybridgen.errors import ConfigError, InternalError, OutOfDeviceMemory
 
 _WAIT_UNTIL_AT_LEAST = 0  # CU_STREAM_WAIT_VALUE_GEQ, in cyclic order
 _WRITE_AFTER_ALL_BEFORE = 0  # CU_STREAM_WRITE_VALUE_DEFAULT: with a memory barrier before
+_OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
 _NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING
 _REGISTER_FOR_DEVICE = 0x01 | 0x02  # CU_MEMHOSTREGISTER_PORTABLE | DEVICEMAP
 
@@ -33,6 +34,8 @@ def _binding() -> Any:
 
 def _checked(name: str, answer: tuple[Any, ...]) -> Any:
     status, *values = answer
+    if int(status) == _OUT_OF_MEMORY:
+        raise OutOfDeviceMemory(f"{name} found no memory", value=str(status))
     if int(status) != 0:
         raise InternalError(f"{name} failed", value=str(status))
     return values[0] if values else None

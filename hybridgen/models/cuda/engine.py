@@ -14,6 +14,7 @@ from hybridgen.ipc.sampled_ring import SampledRing
 from hybridgen.models.config import ModelConfig
 from hybridgen.models.cuda.batch_state import BatchState
 from hybridgen.models.cuda.decoder import Decoder
+from hybridgen.models.cuda.device_memory import device_memory
 from hybridgen.models.cuda.device_model import DeviceModel
 from hybridgen.models.cuda.hand_off import RingRegions, choose_hand_off
 from hybridgen.models.cuda.layers import Layers, Rope
@@ -117,7 +118,7 @@ class CudaEngine:
         """See ``DeviceEngine``."""
         outlet = self._connected()
         outlet.reserve(step)
-        with torch.cuda.stream(self.stream):
+        with torch.cuda.stream(self.stream), device_memory("a decode step"):
             self._decoder.replay(num_rows, step, outlet.answers_address(answered))
 
     def emit(self, step: int, num_decode: int, logits_slots: Sequence[int], output: Output) -> None:
@@ -125,12 +126,13 @@ class CudaEngine:
         outlet = self._connected()
         if not num_decode:
             outlet.reserve(step)
-        outlet.collect(step, num_decode, logits_slots)
         num_rows = num_decode + len(logits_slots)
-        if output is Output.ROWS:
-            outlet.copy_rows(step, num_rows)
-        else:
-            outlet.cut(step, num_rows, is_choosing=output is Output.TOKENS)
+        with device_memory("the logits of a step"):
+            outlet.collect(step, num_decode, logits_slots)
+            if output is Output.ROWS:
+                outlet.copy_rows(step, num_rows)
+            else:
+                outlet.cut(step, num_rows, is_choosing=output is Output.TOKENS)
 
     def copy_rows_aside(self, step: int, num_rows: int) -> None:
         """See ``DeviceEngine``."""

@@ -116,6 +116,7 @@ def plan_for_device(
     """The memory plan on what the device has now.
 
     Raises:
+        ConfigError: see ``plan_memory``.
         OutOfDeviceMemory: see ``plan_memory``.
     """
     free_bytes, total_bytes = torch.cuda.mem_get_info(device)
@@ -124,7 +125,7 @@ def plan_for_device(
         shape,
         total_bytes=total_bytes,
         free_bytes=free_bytes,
-        share=config.device.gpu_memory,
+        gpu_memory=config.device.gpu_memory,
         num_blocks=config.device.num_kv_blocks,
         kv_bytes=config.device.kv_cache_memory,
     )

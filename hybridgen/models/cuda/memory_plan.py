@@ -6,6 +6,7 @@ import math
 from typing import NamedTuple
 
 from hybridgen.errors import OutOfDeviceMemory
+from hybridgen.memory_amount import bytes_of
 from hybridgen.models.config import ModelConfig
 from hybridgen.models.kernels.linear_choice import MAX_DEQUANTIZED, MAX_INT8_DOT_TOKENS
 
@@ -44,13 +45,14 @@ class EngineShape(NamedTuple):
 
 
 class MemoryPlan(NamedTuple):
-    """Bytes by purpose."""
+    """Bytes by purpose, and the limit that they keep, for people."""
 
     weight_bytes: int
     workspace_bytes: int
     reserve_bytes: int
     block_bytes: int
     num_blocks: int
+    limit: str
 
     @property
     def kv_bytes(self) -> int:
@@ -62,6 +64,15 @@ class MemoryPlan(NamedTuple):
         """Everything."""
         return self.weight_bytes + self.workspace_bytes + self.reserve_bytes + self.kv_bytes
 
+    def __str__(self) -> str:
+        """``weights 24.24 GiB, …, in all 125.96 GiB of 126.00 GiB (…)``."""
+        return (
+            f"weights {_gib(self.weight_bytes)}, workspace {_gib(self.workspace_bytes)}, "
+            f"reserve {_gib(self.reserve_bytes)}, "
+            f"{self.num_blocks} KV blocks {_gib(self.kv_bytes)}: "
+            f"in all {_gib(self.total_bytes)} of {self.limit}"
+        )
+
 
 def plan_memory(
     config: ModelConfig,
@@ -69,7 +80,7 @@ def plan_memory(
     *,
     total_bytes: int,
     free_bytes: int,
-    share: float,
+    gpu_memory: float | str,
     num_blocks: int = 0,
     kv_bytes: int = 0,
 ) -> MemoryPlan:
@@ -80,33 +91,40 @@ def plan_memory(
         shape: the engine.
         total_bytes: of the device.
         free_bytes: of them, now.
-        share: of ``total_bytes`` that may be used (--gpu-memory).
+        gpu_memory: how much of ``total_bytes`` may be used, see ``bytes_of``.
         num_blocks: KV blocks asked for; counts before ``kv_bytes``.
         kv_bytes: bytes of KV asked for; with neither, the cache gets all that is left.
 
     Raises:
+        ConfigError: ``gpu_memory`` is no amount of memory.
         OutOfDeviceMemory: with what is needed, what there is, and for what.
     """
     weight_bytes = bytes_of_weights(config, shape.element_bytes, is_int8=shape.is_int8)
     workspace_bytes = _workspace_bytes(config, shape)
     block_bytes = shape.block_size * config.kv_bytes_per_token(shape.element_bytes)
-    have = min(int(total_bytes * share), free_bytes)
+    have = min(_allowed_bytes(gpu_memory, total_bytes), free_bytes)
+    whole = f"{_gib(total_bytes)}, {_gib(free_bytes)} free"
+    limit = f"{_gib(have)} (gpu_memory {gpu_memory} of {whole})"
     fixed = weight_bytes + workspace_bytes + RESERVE_BYTES
     least = shape.table_width
     wanted = num_blocks or kv_bytes // block_bytes
     if not wanted:
         wanted = max((have - fixed) // block_bytes - 1, least)
-    plan = MemoryPlan(weight_bytes, workspace_bytes, RESERVE_BYTES, block_bytes, wanted)
+    plan = MemoryPlan(weight_bytes, workspace_bytes, RESERVE_BYTES, block_bytes, wanted, limit)
     if plan.total_bytes <= have and wanted >= least:
         return plan
-    need = max(plan.total_bytes, plan._replace(num_blocks=least).total_bytes)
-    is_model = fixed + block_bytes * least > have
-    raise OutOfDeviceMemory(
-        f"the model does not fit into the device's memory: weights {_gib(weight_bytes)}, "
-        f"workspace {_gib(workspace_bytes)}, reserve {_gib(RESERVE_BYTES)}, "
-        f"{wanted} KV blocks {_gib(plan.kv_bytes)} (one whole context takes {least})",
+    raise _refusal(plan, have, least)
+
+
+def _refusal(plan: MemoryPlan, have: int, least: int) -> OutOfDeviceMemory:
+    smallest = plan._replace(num_blocks=least)
+    need = max(plan.total_bytes, smallest.total_bytes)
+    is_model = smallest.total_bytes - plan.block_bytes > have
+    return OutOfDeviceMemory(
+        f"the model does not fit into the device's memory: {plan}; "
+        f"one whole context takes {least} blocks",
         value=_gib(need),
-        limit=f"{_gib(have)}: {share:.0%} of {_gib(total_bytes)}, {_gib(free_bytes)} free",
+        limit=plan.limit,
         remedy=(
             "Raise --gpu-memory, lower --max-model-len or --max-num-seqs, or take a smaller model"
             if is_model
@@ -114,6 +132,20 @@ def plan_memory(
         ),
         need_bytes=need,
         have_bytes=have,
+    )
+
+
+def _allowed_bytes(gpu_memory: float | str, total_bytes: int) -> int:
+    allowed_bytes = bytes_of(gpu_memory, total_bytes, name="gpu_memory")
+    if allowed_bytes <= total_bytes:
+        return allowed_bytes
+    raise OutOfDeviceMemory(
+        "gpu_memory is more than the device has",
+        value=f"{gpu_memory}, {_gib(allowed_bytes)}",
+        limit=_gib(total_bytes),
+        remedy="Give --gpu-memory at most the limit, or a share such as 90%",
+        need_bytes=allowed_bytes,
+        have_bytes=total_bytes,
     )
 
 

@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 import torch
 
-from hybridgen.errors import InternalError
+from hybridgen.errors import InternalError, OutOfDeviceMemory
+from hybridgen.models.cuda.device_memory import device_memory
 from hybridgen.models.cuda.device_model import DeviceModel
 from hybridgen.models.cuda.layers import Layers
 from hybridgen.models.cuda.memory_plan import EngineShape
@@ -54,12 +55,19 @@ class PrefillPiece:
 
     def advance(self, num_layers: int = 1) -> bool:
         """See ``PrefillRun``."""
-        if not self._is_sent:
-            stream, inputs = self._prefiller.stream, self._inputs
-            with torch.cuda.stream(stream):
-                if self._num_layers_out == 0:
-                    inputs.begun.record(stream)
-                self.enqueue(num_layers)
+        if self._is_sent:
+            return False
+        stream, inputs = self._prefiller.stream, self._inputs
+        with torch.cuda.stream(stream):
+            if self._num_layers_out == 0:
+                inputs.begun.record(stream)
+            try:
+                with device_memory("a piece of prefill"):
+                    self.enqueue(num_layers)
+            except OutOfDeviceMemory:
+                self._is_sent = True  # as far as it goes
+                raise
+            finally:
                 if self._is_sent:
                     inputs.through.record(stream)
         return not self._is_sent

@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 import torch
 import triton
-from triton.tools.tensor_descriptor import TensorDescriptor
 
 from hybridgen.errors import InternalError
 from hybridgen.models.kernels.dequantize import dequantize
@@ -21,7 +20,6 @@ from hybridgen.models.kernels.linear_choice import (
 )
 from hybridgen.models.kernels.norm import rms_norm
 from hybridgen.models.kernels.split_dot import split_dot_kernel
-from hybridgen.models.kernels.tma_dot import tma_dot_kernel
 from hybridgen.models.kernels.workspace import Workspace
 
 _LIBRARY = LinearChoice("library")
@@ -93,18 +91,12 @@ def linear(
         x, weights = normed, weights._replace(norm=None)
     if choice.form == "gemv":
         _by_gemv(x, weights, out, residual, choice, is_chained)
-    elif choice.form == "tma":
-        _by_tma(x, weights, out, workspace, residual, choice, is_chained)
     else:
         _by_dot(x, weights, out, workspace, residual, choice, is_chained)
 
 
 def linear_needs(num_tokens: int, shape: LinearShape, choice: LinearChoice) -> tuple[int, int]:
     """Floats and counters of the workspace; scratch rows are ``scratch_needs``."""
-    if choice.form == "tma":
-        # A program shares at most its first tile and its last with others.
-        area = choice.block_n * choice.block_b * (2 if shape.is_gated else 1)
-        return 2 * _programs(shape, choice) * area, triton.cdiv(shape.num_rows, choice.block_n)
     if choice.form != "dot" or choice.splits == 1:
         return 0, 0
     tiles = triton.cdiv(shape.num_rows, choice.block_n) * triton.cdiv(num_tokens, choice.block_b)
@@ -129,8 +121,6 @@ def _rows_at_once(num_rows: int, size: int) -> int:
 def _fuses_norm(choice: LinearChoice, dtype: torch.dtype) -> bool:
     # On the matrix units x is multiplied by the norm's weights before it is made small, which
     # half precision might not hold.
-    if choice.form == "tma":  # x goes to the matrix unit as it is in memory
-        return False
     return choice.fuses_norm and not (choice.form == "dot" and dtype == torch.float16)
 
 
@@ -181,44 +171,6 @@ def _by_dot(
         IS_GATED=shape.is_gated, IS_EVEN=shape.size % choice.block_k == 0, SPLITS=choice.splits,
         BLOCK_N=choice.block_n, BLOCK_K=choice.block_k, BLOCK_B=choice.block_b,
         IS_CHAINED=is_chained,
-        num_warps=choice.num_warps, num_stages=choice.num_stages, launch_pdl=is_chained,
-    )  # fmt: skip
-
-
-def _programs(shape: LinearShape, choice: LinearChoice) -> int:
-    """No more than there are steps, so that each has one."""
-    tiles = triton.cdiv(shape.num_rows, choice.block_n)
-    return min(choice.programs, int(tiles * triton.cdiv(shape.size, choice.block_k)))
-
-
-def _by_tma(
-    x: torch.Tensor,
-    weights: LinearWeights,
-    out: torch.Tensor,
-    workspace: Workspace,
-    residual: torch.Tensor | None,
-    choice: LinearChoice,
-    is_chained: bool,
-) -> None:
-    shape, weight = weights.shape, weights.weight
-    if weight.dtype != x.dtype:
-        raise InternalError("this kernel takes weights like x", value=str(weight.dtype))
-    if len(x) > choice.block_b:
-        raise InternalError("all tokens are one tile here", value=len(x), limit=choice.block_b)
-    for tensor in (x, weight):
-        if (tensor.data_ptr() | tensor.stride(0) * tensor.element_size()) % 16:
-            raise InternalError("rows of tiles begin at 16 bytes", value=str(tensor.stride()))
-    floats, counters = linear_needs(len(x), shape, choice)
-    workspace.require(num_floats=floats, num_counters=counters)
-    tma_dot_kernel[(_programs(shape, choice),)](
-        TensorDescriptor.from_tensor(x, [choice.block_b, choice.block_k]),
-        TensorDescriptor.from_tensor(weight, [choice.block_n, choice.block_k]),
-        weight, out, residual, weights.bias, workspace.partials, workspace.counters,
-        len(x), shape.num_rows, shape.size,
-        out.stride(0), 0 if residual is None else residual.stride(0), choice.ahead,
-        IS_GATED=shape.is_gated, BLOCK_N=choice.block_n, BLOCK_K=choice.block_k,
-        BLOCK_B=choice.block_b, LEAD=choice.num_stages if choice.yields_late else 0,
-        IS_CHAINED=is_chained, IS_COMPILED=not triton.knobs.runtime.interpret,
         num_warps=choice.num_warps, num_stages=choice.num_stages, launch_pdl=is_chained,
     )  # fmt: skip
 

@@ -17,7 +17,7 @@ MAX_INT8_DOT_TOKENS = 128
 #: Most weights that are written out at once; a matrix with more comes in pieces.
 MAX_DEQUANTIZED = 1 << 28
 
-LinearForm = Literal["gemv", "dot", "tma", "library"]
+LinearForm = Literal["gemv", "dot", "library"]
 
 
 class LinearChoice(NamedTuple):
@@ -31,9 +31,7 @@ class LinearChoice(NamedTuple):
         num_warps, num_stages: of one program.
         unroll: iterations in a row ("gemv").
         fuses_norm: a norm before the product is made in the same kernel.
-        ahead: columns of its weights that a program asks for before it waits for x ("dot", "tma").
-        programs: that share all tiles ("tma").
-        yields_late: the next kernel may start only when the last loads are on their way ("tma").
+        ahead: columns of its weights that a program asks for before it waits for x ("dot").
     """
 
     form: LinearForm
@@ -46,8 +44,6 @@ class LinearChoice(NamedTuple):
     unroll: int = 1
     fuses_norm: bool = False
     ahead: int = 0
-    programs: int = 0
-    yields_late: bool = False
 
 
 class LinearShape(NamedTuple):

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from hybridgen.errors import OutOfDeviceMemory
+from hybridgen.errors import ConfigError, OutOfDeviceMemory
 from hybridgen.models.config import ModelConfig
 from hybridgen.models.cuda.memory_plan import EngineShape, plan_memory
 
@@ -19,14 +19,14 @@ LLAMA_13B = ModelConfig(
 
 def plan(
     total_gib: float,
-    share: float = 0.9,
+    gpu_memory: float | str = 0.9,
     free_gib: float = 1000,
     shape: EngineShape = SHAPE,
     **asked: int,
 ):
     return plan_memory(
         LLAMA_13B, shape, total_bytes=int(total_gib * GIB), free_bytes=int(free_gib * GIB),
-        share=share, **asked,
+        gpu_memory=gpu_memory, **asked,
     )  # fmt: skip
 
 
@@ -41,6 +41,22 @@ def test_the_cache_gets_what_weights_and_buffers_leave():
 
 def test_what_others_use_of_the_device_is_not_there():
     assert plan(140, free_gib=60).total_bytes <= 60 * GIB
+
+
+def test_the_amount_may_be_a_share_or_bytes_and_the_plan_shows_it():
+    assert plan(140, "90%").num_blocks == plan(140).num_blocks
+    found = plan(140, "60GiB")
+    assert 60 * GIB - 2 * found.block_bytes < found.total_bytes <= 60 * GIB
+    assert str(found).startswith("weights 24.24 GiB, workspace ")
+    assert str(found).endswith("of 60.00 GiB (gpu_memory 60GiB of 140.00 GiB, 1000.00 GiB free)")
+
+
+def test_more_than_the_device_has_is_refused():
+    with pytest.raises(OutOfDeviceMemory) as refusal:
+        plan(140, "150GiB")
+    assert "got 150GiB, 150.00 GiB; limit 140.00 GiB" in str(refusal.value)
+    with pytest.raises(ConfigError, match="no amount of memory"):
+        plan(140, "150%")
 
 
 def test_a_number_of_blocks_is_kept():

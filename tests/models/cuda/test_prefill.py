@@ -8,10 +8,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hybridgen.errors import InternalError
+from hybridgen.errors import InternalError, OutOfDeviceMemory
 from hybridgen.models.cuda.attention_calls import PlainCalls
 from hybridgen.models.cuda.piece_inputs import piece_sizes
 from hybridgen.models.cuda.prefill import MAX_PIECES
+from hybridgen.models.cuda.streams import Mark
 from hybridgen.models.device_engine import PromptChunk
 from hybridgen.scheduler.device_row import MAX_CONTINUED
 from hybridgen.scheduler.prefill_queue import PrefillQueue
@@ -68,6 +69,37 @@ def test_packed_prompts_equal_prompts_one_by_one(lengths, most, seed):
             found, right = pages[:NUM_BLOCKS], wanted[:NUM_BLOCKS]
             assert torch.equal(found.isnan(), right.isnan())
             assert torch.allclose(found, right, atol=1e-5, equal_nan=True)
+
+
+def test_a_piece_without_memory_is_over_and_can_be_computed_anew(monkeypatch):
+    monkeypatch.setattr(Mark, "record", lambda _mark, _stream: None)
+    model, other = Model(num_layers=2), Model(num_layers=2)
+    ids = random_ids(model.config, 20, seed=1)
+    (table,) = tables_of([20], 1)
+    chunk = PromptChunk(ids, 0, table, 0)
+    prefiller = model.prefiller
+    attend, calls = prefiller._attention.attend, []
+
+    def fail_once(layout, cache):
+        calls.append(layout)
+        if len(calls) == 2:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9.00 MiB")
+        return attend(layout, cache)
+
+    monkeypatch.setattr(prefiller._attention, "attend", fail_once)
+    pieces = [prefiller.start([chunk]) for _ in range(MAX_PIECES)]
+    assert pieces[0].advance(1)
+    with pytest.raises(OutOfDeviceMemory, match="a piece of prefill"):
+        pieces[0].advance(1)
+    assert not pieces[0].advance(1)
+    assert not prefiller.has_room()
+    assert pieces[0].is_done()
+    assert prefiller.has_room()
+    while pieces[1].advance(1):
+        pass
+    wanted = other.prefill(ids, table, ())
+    logits = prefiller.logits[0, : model.config.vocab_size]
+    assert relative_error(logits, wanted.double()) < 1e-5
 
 
 def test_a_piece_of_new_and_continued_prompts_equals_the_reference():

@@ -16,7 +16,6 @@ GEMV = LinearChoice("gemv", block_n=4, block_k=32, fuses_norm=True)
 DOT = LinearChoice("dot", block_n=16, block_k=32, block_b=16)
 SPLIT = DOT._replace(splits=3)
 NORMED = SPLIT._replace(fuses_norm=True)
-TMA = LinearChoice("tma", block_n=16, block_k=32, block_b=16, programs=4)
 LIBRARY = LinearChoice("library")
 
 
@@ -63,10 +62,6 @@ def operands(
         (DOT, 17),
         (DOT._replace(fuses_norm=True), 17),
         (NORMED, 5),
-        (TMA, 5),
-        (TMA._replace(programs=1), 5),
-        (TMA._replace(programs=2, yields_late=True), 16),
-        (TMA._replace(programs=100, ahead=64, block_b=32), 17),
     ],
 )
 def test_a_product_with_all_that_may_follow_equals_the_oracle(
@@ -82,7 +77,7 @@ def test_a_product_with_all_that_may_follow_equals_the_oracle(
 
 @pytest.mark.parametrize(
     ("choice", "num_tokens"),
-    [(GEMV, 1), (DOT, 3), (SPLIT, 3), (NORMED, 3), (TMA, 3), (LIBRARY, 3)],
+    [(GEMV, 1), (DOT, 3), (SPLIT, 3), (NORMED, 3), (LIBRARY, 3)],
 )
 def test_a_gated_product_equals_the_oracle(choice: LinearChoice, num_tokens: int) -> None:
     x, weight = operands(num_tokens, is_gated=True)
@@ -105,7 +100,7 @@ def test_int8_weights_are_scaled_by_row(
     assert relative_error(out, product(x, weight, scales=scales, is_gated=is_gated)) < 1e-6
 
 
-@pytest.mark.parametrize(("choice", "num_tokens"), [(GEMV, 1), (DOT, 2), (TMA, 2), (LIBRARY, 2)])
+@pytest.mark.parametrize(("choice", "num_tokens"), [(GEMV, 1), (DOT, 2), (LIBRARY, 2)])
 def test_half_weights_are_summed_in_float32(choice: LinearChoice, num_tokens: int) -> None:
     x, weight = (t.half() for t in operands(num_tokens, size=512))
     out = run(choice, x, LinearWeights(weight), out_dtype=torch.float32)
@@ -159,7 +154,7 @@ def test_a_norm_of_large_halves_is_not_made_on_the_way_to_the_product() -> None:
     assert relative_error(out, product(x, weight, norm=norm)) < 1e-3
 
 
-@pytest.mark.parametrize("choice", [DOT, SPLIT, TMA, LIBRARY])
+@pytest.mark.parametrize("choice", [DOT, SPLIT, LIBRARY])
 def test_the_residual_may_be_the_result(choice: LinearChoice) -> None:
     x, weight = operands(2)
     residual = torch.randn(2, 22)
@@ -173,26 +168,10 @@ def test_the_residual_may_be_the_result(choice: LinearChoice) -> None:
         assert relative_error(out, wanted) < 1e-6
 
 
-@pytest.mark.parametrize("choice", [SPLIT, TMA])
-def test_a_token_gives_the_same_in_any_company(choice: LinearChoice) -> None:
+def test_a_token_gives_the_same_in_any_company() -> None:
     x, weight = operands(7)
-    whole = run(choice, x, LinearWeights(weight))
-    assert torch.equal(run(choice, x[3:5], LinearWeights(weight)), whole[3:5])
-
-
-@pytest.mark.parametrize("num_rows", [16, 22, 100])
-@pytest.mark.parametrize("programs", [1, 2, 3, 5, 7, 13, 64])
-def test_steps_are_dealt_to_any_number_of_programs(num_rows: int, programs: int) -> None:
-    x, weight = operands(3, num_rows, size=160)
-    choice = TMA._replace(programs=programs)
-    floats, counters = linear_needs(3, LinearWeights(weight).shape, choice)
-    workspace = Workspace("cpu", num_floats=floats, num_counters=counters)
-    workspace.partials.fill_(torch.nan)
-    out = torch.full((3, num_rows), torch.nan)
-    for _ in range(2):  # the second finds the counters as the first left them
-        linear(x, LinearWeights(weight), out, workspace=workspace, choice=choice)
-        assert relative_error(out, product(x, weight)) < 1e-6
-        assert not workspace.counters.any()
+    whole = run(SPLIT, x, LinearWeights(weight))
+    assert torch.equal(run(SPLIT, x[3:5], LinearWeights(weight)), whole[3:5])
 
 
 @pytest.mark.parametrize(
@@ -223,9 +202,3 @@ def test_a_kernel_refuses_what_it_cannot_make() -> None:
     x, weight = operands(2)
     with pytest.raises(InternalError, match="one token"):
         run(GEMV, x, LinearWeights(weight))
-    with pytest.raises(InternalError, match="one tile"):
-        run(TMA, operands(17)[0], LinearWeights(weight))
-    with pytest.raises(InternalError, match="like x"):
-        run(TMA, x, LinearWeights(weight.to(torch.int8), scales=torch.ones(22)))
-    with pytest.raises(InternalError, match="16 bytes"):
-        run(TMA, torch.nn.functional.pad(x, (0, 1))[:, :76], LinearWeights(weight))

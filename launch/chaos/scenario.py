@@ -1,0 +1,233 @@
+"""The scenarios of a chaos run: what is done to whom, how often, and what is aimed at."""
+
+from __future__ import annotations
+
+import difflib
+import enum
+import signal
+
+import msgspec
+
+from hybridgen.errors import ConfigError
+
+SAMPLERS = ("sampler-0", "sampler-1")
+DETOKENIZERS = ("detokenizer-0", "detokenizer-1")
+TOKENIZERS = ("tokenizer-0",)
+SUPERVISOR = "supervisor"
+ROLES = (*TOKENIZERS, *DETOKENIZERS, *SAMPLERS, "gpu-0", "coscheduler-0")
+
+
+class Plan(enum.StrEnum):
+    """How a scenario goes about it."""
+
+    STRIKE = "strike"  # a signal; the next when the tree is whole again
+    BEAT = "beat"  # a signal every so often, whole or not
+    FAULT = "fault"  # the processes do it themselves, at fault points
+    PAUSE = "pause"  # SIGSTOP, and SIGCONT before anybody may mind
+    GATEWAY = "gateway"  # a signal to the gateway under HTTP streams
+    SUPERVISOR = "supervisor"  # a signal to the supervisor; each time a fresh tree
+
+
+class Aim(msgspec.Struct, frozen=True):
+    """A number to reach."""
+
+    figure: str
+    limit: float
+    is_least: bool = False
+
+    def is_reached(self, value: float) -> bool:
+        """Whether ``value`` is within the limit; NaN is not."""
+        return value >= self.limit if self.is_least else value <= self.limit
+
+
+class Scenario(msgspec.Struct, frozen=True, kw_only=True):
+    """One row of the table."""
+
+    name: str
+    text: str
+    plan: Plan
+    victims: tuple[str, ...] = ROLES
+    signals: tuple[signal.Signals, ...] = (signal.SIGKILL,)
+    fault: str = ""
+    """For the environment of the tree; see ``hybridgen/fault.py``."""
+    num_kills: int = 100
+    pause_s: float = 0.0
+    """Between two blows (BEAT), or how long a process is stopped (PAUSE)."""
+    aims: tuple[Aim, ...] = ()
+    how: str = ""
+    """What the supervisor has to say about each death; empty: what follows from the signal."""
+    settings: dict[str, float] = {}
+    """Options of the tree that are not as in other scenarios."""
+
+
+_DETECTED = Aim("detected_p99_s", 0.020)
+_WHOLE = Aim("whole_p95_s", 1.0)
+_EXIT0 = (
+    "tokenizer/tokenizer.encode:exit0@1/40,detokenizer/detokenizer.send:exit0@1/400,"
+    "sampler/sampler.sample:exit0@1/400,gpu/gpu.step:exit0@1/1500,"
+    "coscheduler/coscheduler.turn:exit0@1/1500"
+)
+
+SCENARIOS = (
+    Scenario(
+        name="kill-tokenizer",
+        text="SIGKILL a tokenizer",
+        plan=Plan.STRIKE,
+        victims=TOKENIZERS,
+        num_kills=200,
+        aims=(_DETECTED, _WHOLE),
+    ),
+    Scenario(
+        name="kill-detokenizer",
+        text="SIGKILL a detokenizer",
+        plan=Plan.STRIKE,
+        victims=DETOKENIZERS,
+        num_kills=200,
+        aims=(_DETECTED, _WHOLE, Aim("stall_p50_s", 0.05)),
+    ),
+    Scenario(
+        name="kill-sampler",
+        text="SIGKILL a sampler in mid-stream",
+        plan=Plan.STRIKE,
+        victims=SAMPLERS,
+        num_kills=200,
+        aims=(_DETECTED, Aim("stall_p50_s", 0.05), Aim("stall_p99_s", 1.5)),
+    ),
+    Scenario(
+        name="kill-gpu",
+        text="SIGKILL the gpu process in mid-decode",
+        plan=Plan.STRIKE,
+        victims=("gpu-0",),
+        num_kills=50,
+        aims=(_DETECTED, Aim("whole_max_s", 2.0)),
+    ),
+    Scenario(
+        name="kill-coscheduler",
+        text="SIGKILL the coscheduler",
+        plan=Plan.STRIKE,
+        victims=("coscheduler-0",),
+        num_kills=100,
+        aims=(_DETECTED, Aim("accepts_max_s", 1.0)),
+    ),
+    Scenario(
+        name="kill-gateway",
+        text="SIGKILL the gateway under HTTP streams",
+        plan=Plan.GATEWAY,
+        victims=("gateway-0",),
+        num_kills=50,
+        aims=(Aim("freed_max_s", 1.0), Aim("answers_max_s", 1.5), Aim("num_refused", 0)),
+    ),
+    Scenario(
+        name="kill-supervisor",
+        text="SIGKILL the supervisor, then a start on the same port",
+        plan=Plan.SUPERVISOR,
+        victims=(SUPERVISOR,),
+        num_kills=50,
+        aims=(Aim("gone_max_s", 1.0),),
+    ),
+    *(
+        Scenario(
+            name=name,
+            text=f"{signum.name} to each role in turn",
+            plan=Plan.STRIKE,
+            signals=(signum,),
+            num_kills=70,
+            aims=(_DETECTED,),
+        )
+        for name, signum in (
+            ("die-segv", signal.SIGSEGV),
+            ("die-abort", signal.SIGABRT),
+            ("die-bus", signal.SIGBUS),
+        )
+    ),
+    Scenario(
+        name="die-exit0",
+        text="each role ends with code 0 that nobody asked for",
+        plan=Plan.FAULT,
+        fault=_EXIT0,
+        num_kills=70,
+        how="exited with code 0 without being asked",
+        aims=(Aim("num_poisoned", 70),),
+    ),
+    Scenario(
+        name="die-raise",
+        text="an exception in each role",
+        plan=Plan.FAULT,
+        fault=_EXIT0.replace("exit0", "raise"),
+        num_kills=70,
+        how="exited with code 70: a fault on purpose",
+        aims=(Aim("num_poisoned", 70),),
+    ),
+    Scenario(
+        name="pause",
+        text="SIGSTOP each role for half a second",
+        plan=Plan.PAUSE,
+        victims=(*ROLES, SUPERVISOR),
+        num_kills=70,
+        pause_s=0.5,
+        aims=(Aim("num_restarts", 0),),
+    ),
+    Scenario(
+        name="hang",
+        text="SIGSTOP each role for good",
+        plan=Plan.STRIKE,
+        signals=(signal.SIGSTOP,),
+        num_kills=21,
+        how="after it had stood still",
+        settings={"hang_timeout_s": 3.0, "gpu_hang_timeout_s": 3.0},
+        aims=(Aim("detected_max_s", 5.0),),
+    ),
+    Scenario(
+        name="stall-gpu",
+        text="a step of the gpu process takes a minute",
+        plan=Plan.FAULT,
+        fault="gpu/gpu.step:stall=60s@1/1000",
+        num_kills=3,
+        how="after it had stood still",
+        aims=(Aim("detected_max_s", 32.0), Aim("num_poisoned", 3)),
+    ),
+    Scenario(
+        name="torn-ring",
+        text="the gpu process dies between two stores of a ring commit",
+        plan=Plan.FAULT,
+        fault="gpu/ring.commit:kill@1/1500",
+        num_kills=1000,
+        how="killed by SIGKILL",
+        aims=(Aim("num_poisoned", 5000),),
+    ),
+    Scenario(
+        name="torn-slot",
+        text="coscheduler or tokenizer die between two stores of a slot",
+        plan=Plan.FAULT,
+        fault="coscheduler/slot.commit:kill@1/60,tokenizer/slot.commit:kill@1/40",
+        num_kills=1000,
+        how="killed by SIGKILL",
+        aims=(Aim("num_poisoned", 1000),),
+    ),
+    Scenario(
+        name="mixed",
+        text="SIGKILL a random role every 2 s",
+        plan=Plan.BEAT,
+        num_kills=900,
+        pause_s=2.0,
+        aims=(Aim("windows_share", 0.99, is_least=True), Aim("num_poisoned", 1800)),
+    ),
+)
+
+
+def scenario(name: str) -> Scenario:
+    """The scenario of that name.
+
+    Raises:
+        ConfigError: there is none; names near ones, and all.
+    """
+    names = [one.name for one in SCENARIOS]
+    if name in names:
+        return SCENARIOS[names.index(name)]
+    near = difflib.get_close_matches(name, names)
+    raise ConfigError(
+        "no such scenario",
+        value=name,
+        limit=", ".join(names),
+        remedy=f"Did you mean {', '.join(near)}?" if near else "Name one of those",
+    )

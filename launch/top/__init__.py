@@ -1,0 +1,1 @@
+"""`hybridgen top`: the tree as it works, on a terminal."""
