@@ -172,7 +172,8 @@ def test_a_tree_tells_its_manager_everything(manager_socket: socket.socket, tmp_
         tree.wait_ready()
         eventually(lambda: hears("READY=1"))
         assert heard[0] == "STATUS=reading the model"
-        assert hears(" %: coscheduler-0 starting, gpu-0 starting, sampler-0 starting")
+        # Who is still missing when it says so depends on who was quick.
+        assert any(" %: " in message and " starting" in message for message in heard)
         eventually(lambda: "WATCHDOG=1" in heard or hears("WATCHDOG=1"))
         os.kill(tree.pid_of("tokenizer-0"), signal.SIGKILL)
         eventually(lambda: hears("STATUS=not ready: tokenizer-0 waiting (killed by SIGKILL)"))
