@@ -213,7 +213,6 @@ class Fleet:
         for member in self.members.values():
             if member.due_s is not None and member.due_s <= now_s:
                 self._try_start(member)
-
         if self.standby.due_s is not None and self.standby.due_s <= now_s:
             self.keep_standby()
 

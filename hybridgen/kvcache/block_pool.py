@@ -13,7 +13,7 @@ Taking, sharing and giving back cost O(1) a block.
 from __future__ import annotations
 
 import collections
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from hybridgen.errors import InternalError, OutOfBlocks
 
@@ -38,7 +38,6 @@ class BlockPool:
         self._kept: collections.OrderedDict[int, None] = collections.OrderedDict()
         self._num_holders = [0] * num_blocks
         self._is_worth_keeping = bytearray(num_blocks)
-        self._claimed: set[int] = set()  # by claim(), and only read
 
     @property
     def num_free(self) -> int:
@@ -134,27 +133,32 @@ class BlockPool:
             del self._kept[block]
             self._free.append(block)
 
-    def claim(self, blocks: Sequence[int], num_full: int = 0) -> None:
-        """Mark blocks that a running row already holds as taken (after a restart of the owner).
+    def claim(self, rows: Iterable[tuple[Sequence[int], int]]) -> None:
+        """Mark blocks that running rows already hold as taken (after a restart of the owner).
 
         Args:
-            blocks: of the row, from position 0 on.
-            num_full: leading ones that it only reads; other rows may do so, too.
+            rows: of each its blocks from position 0 on, and how many leading ones it only reads;
+                other rows may do so, too.
 
         Raises:
             InternalError: a block that a row may write is taken already; one is named twice, or
-                does not exist.
+                does not exist. The pool is of no use then.
         """
-        holders, read = self._num_holders, set(blocks[:num_full])
+        read: set[int] = set()
+        for blocks, num_full in rows:
+            self._claim_row(blocks, set(blocks[:num_full]), read)
+        self._free = [block for block in self._free if not self._num_holders[block]]
+
+    def _claim_row(self, blocks: Sequence[int], only_read: set[int], read: set[int]) -> None:
+        holders = self._num_holders
         self._check(
             blocks,
-            lambda block: not holders[block] or (block in read and block in self._claimed),
+            lambda block: not holders[block] or (block in only_read and block in read),
             "a KV block has two owners",
         )
         for block in blocks:
             holders[block] += 1
-        self._claimed |= read
-        self._free = [block for block in self._free if not holders[block]]
+        read |= only_read
 
     def _give_up_oldest(self) -> int:
         block, _ = self._kept.popitem(last=False)

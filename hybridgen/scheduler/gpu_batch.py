@@ -195,8 +195,8 @@ class GpuBatch:
         missing = [r for r in self.rows.values() if (r.slot, r.epoch) not in known]
         for absent in missing:
             self._forget_row(absent)
+        self.pool.claim((row.blocks, row.num_computed // self._shape.block_size) for row in rows)
         for row in rows:
-            self.pool.claim(row.blocks, row.num_computed // self._shape.block_size)
             record = self._book.occupant(row.slot, row.epoch)
             if record is None or not record.is_row:
                 self._disown(row)

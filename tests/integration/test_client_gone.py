@@ -13,7 +13,7 @@ from hybridgen.errors import Cancelled
 from tests.integration.test_gateway import CHAT, COMPLETIONS, Door, chat_body, raw_post
 from tests.support.eventually import eventually
 from tests.support.free_port import free_port
-from tests.support.http2_caller import Http2Caller
+from tests.support.http2_client import Http2Connection
 from tests.support.running_tree import running_tree
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
@@ -90,8 +90,8 @@ def test_leaving_over_http2_frees_the_slot(
     door: Door, phase: str, way: str, is_stream: bool
 ) -> None:
     path, body = body_for(phase, is_stream=is_stream)
-    with busy_tree(door, phase), Http2Caller(door.port) as caller:
-        stream = caller.post(path, body)
+    with busy_tree(door, phase), Http2Connection(door.port) as caller:
+        stream = caller.send("POST", path, body)
         wait_in(door, phase)
         num_cancelled = door.tree.num_cancelled()
         if way == "reset":
@@ -125,17 +125,21 @@ def test_leaving_over_http1_frees_the_slot(door: Door, phase: str, is_half: bool
 
 def test_a_client_that_goes_away_still_gets_what_it_asked_for(door: Door) -> None:
     """GOAWAY alone says that nothing new will be asked, not that nothing is read any more."""
-    with Http2Caller(door.port) as caller:
-        stream = caller.post(CHAT, chat_body(stream=True, max_tokens=24, min_tokens=24))
+    with Http2Connection(door.port) as caller:
+        stream = caller.send("POST", CHAT, chat_body(stream=True, max_tokens=24, min_tokens=24))
         caller.go_away()
-        assert caller.read_until(stream, b"data: [DONE]").count(b"data: ") > 2
+        caller.wait(stream)
+        events = caller.streams[stream].events
+        assert events[-1] == "[DONE]"
+        assert len(events) > 2
 
 
 def test_a_reset_stream_leaves_the_others_of_its_connection_alone(door: Door) -> None:
-    with Http2Caller(door.port) as caller:
+    with Http2Connection(door.port) as caller:
         first, second = (
-            caller.post(CHAT, chat_body(stream=True, max_tokens=24, min_tokens=24))
+            caller.send("POST", CHAT, chat_body(stream=True, max_tokens=24, min_tokens=24))
             for _ in range(2)
         )
         caller.reset(first)
-        assert caller.read_until(second, b"data: [DONE]")
+        caller.wait(second)
+        assert caller.streams[second].events[-1] == "[DONE]"

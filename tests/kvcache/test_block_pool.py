@@ -39,7 +39,7 @@ def test_no_block_is_given_out_twice_and_all_come_back(
 @given(taken=st.sets(st.integers(0, 19)))
 def test_claimed_blocks_are_not_given_out(taken: set[int]) -> None:
     pool = BlockPool(20, 16)
-    pool.claim(sorted(taken))
+    pool.claim([(sorted(taken), 0)])
     rest = pool.allocate(pool.num_free)
     assert set(rest) | taken == set(range(20))
     assert not set(rest) & taken
@@ -64,9 +64,8 @@ def test_freeing_twice_is_an_internal_error() -> None:
 
 def test_claiming_a_taken_block_is_an_internal_error() -> None:
     pool = BlockPool(4, 16)
-    pool.claim([1, 2])
     with pytest.raises(InternalError, match="two owners"):
-        pool.claim([2, 3])
+        pool.claim([([1, 2], 0), ([2, 3], 0)])
 
 
 def test_out_of_blocks_names_both_numbers_and_takes_nothing() -> None:
@@ -122,14 +121,19 @@ def test_a_forgotten_block_is_free_like_any_other() -> None:
         pool.share(blocks[:1])
 
 
+SHARING_ROWS = [([1, 2, 3], 2), ([1, 4], 1)]
+
+
+@pytest.mark.parametrize("row", [([2, 5], 0), ([3, 5], 1)], ids=["writes", "reads"])
+def test_a_block_that_one_row_writes_has_no_other_owner(row: tuple[list[int], int]) -> None:
+    with pytest.raises(InternalError, match="two owners"):
+        BlockPool(6, 16).claim([*SHARING_ROWS, row])
+
+
 def test_rows_may_claim_the_same_block_where_both_only_read_it() -> None:
     pool = BlockPool(6, 16)
-    pool.claim([1, 2, 3], num_full=2)
-    pool.claim([1, 4], num_full=1)
-    writes_what_is_read, reads_what_is_written = ([2, 5], 0), ([3, 5], 1)
-    for blocks, num_full in (writes_what_is_read, reads_what_is_written):
-        with pytest.raises(InternalError, match="two owners"):
-            pool.claim(blocks, num_full)
+    pool.claim(SHARING_ROWS)
+    assert pool.num_taken == 4
     pool.free([1, 2, 3])
     pool.free([1, 4])
     assert pool.num_free == 6

@@ -1,4 +1,7 @@
-"""A small HTTP/2 client for tests: many streams on one connection, each read at its own pace."""
+"""A small HTTP/2 client for tests: many streams on one connection, each read at its own pace.
+
+And every way to leave them.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ import msgspec
 from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.events import DataReceived, Event, ResponseReceived, StreamEnded, StreamReset
+from hyperframe.frame import GoAwayFrame
 
 TIMEOUT_S = 30.0
 _READ_BYTES = 1 << 16
@@ -69,7 +73,7 @@ class Http2Connection:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._socket.close()
+        self.close()
 
     def send(self, method: str, path: str, body: object = None) -> int:
         """Send a request, its body as JSON; the number of its stream."""
@@ -94,6 +98,18 @@ class Http2Connection:
         """Take a request back."""
         self._h2.reset_stream(stream, 8)
         self.flush()
+
+    def go_away(self) -> None:
+        """GOAWAY without an error; sent past the state machine, which would read no more."""
+        self._socket.sendall(GoAwayFrame(0).serialize())
+
+    def half_close(self) -> None:
+        """Send nothing more, but go on reading."""
+        self._socket.shutdown(socket.SHUT_WR)
+
+    def close(self) -> None:
+        """Close the connection; safe to repeat."""
+        self._socket.close()
 
     def wait(self, *streams: int) -> None:
         """Read until these have ended."""
