@@ -87,8 +87,7 @@ class HangDesk:
             self._judge(member, stands_still=True)
         elif finding.rung is Rung.DUMP:
             self._dumping[member.name] = finding
-            if stack_dump.is_registered(child.pid):
-                child.signal(stack_dump.DUMP_SIGNAL)
+            stack_dump.ask(child.pid)
         else:
             signum = signal.SIGABRT if finding.rung is Rung.ABORT else signal.SIGKILL
             child.end_reason = f"after it had stood still for {still_s:.1f} s"
@@ -109,7 +108,7 @@ class HangDesk:
             return  # it has ended meanwhile; its replacement has done nothing
         seen = self._board.snapshot(member.plan.board_index)
         served = self._board.served(member.plan.board_index)
-        stacks = stack_dump.take(child.pid)
+        stacks = stack_dump.read(child.pid)
         lines = [
             f"{member.name} of tree {self._instance} stood still for {finding.still_s:.1f} s",
             f"time {time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())}",
