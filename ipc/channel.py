@@ -30,6 +30,9 @@ from hybridgen.messages import Decoder, Message, encode
 
 OnCorrupt = Callable[[bytes, bytes, MessageCorrupt], None]
 _MAX_CORRUPT_IN_A_ROW = 64  # then give other sockets a turn
+# As plain numbers: arithmetic with the library's own enumerations costs more than a system call.
+_NOBLOCK, _NOBLOCK_MORE = int(zmq.NOBLOCK), int(zmq.NOBLOCK | zmq.SNDMORE)
+_POLLIN, _POLLOUT = int(zmq.POLLIN), int(zmq.POLLOUT)
 
 
 class SendResult(enum.Enum):
@@ -95,8 +98,10 @@ class Router:
 
     def send(self, identity: bytes, message: Message) -> SendResult:
         """Queue a message for a peer, without waiting."""
+        frame = encode(message)
         try:
-            self._socket.send_multipart((identity, encode(message)), zmq.NOBLOCK)
+            self._socket.send(identity, _NOBLOCK_MORE)
+            self._socket.send(frame, _NOBLOCK)
         except zmq.Again:
             return SendResult.BLOCKED
         except zmq.ZMQError as error:
@@ -207,7 +212,7 @@ class Dealer:
         """
         frame = encode_bounded(message, self._max_frame_bytes)
         try:
-            self._socket.send(frame, zmq.NOBLOCK)
+            self._socket.send(frame, _NOBLOCK)
         except zmq.Again:
             return False
         return True
@@ -239,6 +244,11 @@ class Dealer:
                 self.num_corrupt += 1
         return None
 
+    def look(self) -> tuple[bool, bool]:
+        """Whether there is something to read, and whether there is room to send."""
+        events = int(self._socket.getsockopt(zmq.EVENTS))
+        return bool(events & _POLLIN), bool(events & _POLLOUT)
+
     def connections(self) -> int:
         """How often a connection was established so far; more than before means a reconnect.
 
@@ -253,6 +263,11 @@ class Dealer:
     def sockets(self) -> tuple[zmq.Socket[bytes], ...]:
         """What a Poller watches."""
         return (self._socket,) if self._monitor is None else (self._socket, self._monitor)
+
+    @property
+    def descriptors(self) -> tuple[int, ...]:
+        """Of the sockets, for an event loop: readable once something has changed since ``look``."""
+        return tuple(int(socket.getsockopt(zmq.FD)) for socket in self.sockets)
 
     def close(self) -> None:
         """Close at once, dropping what is queued; safe to repeat."""
@@ -338,15 +353,15 @@ def _keys(thing: HasSockets | HasFileno) -> tuple[Any, ...]:
 def _receive_frames(socket: zmq.Socket[bytes], num_frames: int) -> list[bytes] | None:
     """The frames of the next message; surplus ones turn its last frame into an unreadable one."""
     # Asking is several times cheaper than the exception that an empty socket raises.
-    if not int(socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
+    if not int(socket.getsockopt(zmq.EVENTS)) & _POLLIN:
         return None
     try:
-        frames = [socket.recv(zmq.NOBLOCK)]
+        frames = [socket.recv(_NOBLOCK)]
     except zmq.Again:
         return None
     num_surplus = 0
-    while socket.rcvmore:
-        part = socket.recv(zmq.NOBLOCK)
+    while socket.getsockopt(zmq.RCVMORE):
+        part = socket.recv(_NOBLOCK)
         if len(frames) < num_frames:
             frames.append(part)
         else:

@@ -1,28 +1,28 @@
-"""One connection of an asyncio client."""
+"""One connection of an asyncio client: a link whose sockets the event loop watches."""
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from hybridgen.client.address import Address
+from hybridgen.client.link import Link
 from hybridgen.client.peer import Peer
-from hybridgen.errors import ChannelTimeout, InvalidRequest
-from hybridgen.ipc.async_channel import AsyncDealer
+from hybridgen.errors import InvalidRequest
 
-_MAX_FRAMES_IN_A_ROW = 64  # then the other tasks of the loop get their turn
+_MAX_TURNS = 64  # messages in a row; then the other callbacks of the loop get their turn
 
 
 class AsyncLink:
-    """A dealer with a task that reads it and one that writes it.
+    """Make it, use it and close it on the running loop.
 
     Args:
         on_connect: called with the peer at every connection.
         on_message: called with the peer and each message.
-        on_refused: called with a message too large to send, and the error.
-        on_broken: called with the exception of a task that failed.
+        on_refused: called with a message that cannot be sent, and the error.
+        on_broken: called with what one of the others raised; the link does nothing more then.
     """
 
     def __init__(
@@ -35,62 +35,75 @@ class AsyncLink:
         on_refused: Callable[[Any, InvalidRequest], None],
         on_broken: Callable[[BaseException], None],
     ) -> None:
-        self.peer = peer
-        self._dealer = AsyncDealer(
-            address.endpoint(peer),
-            address.identity,
-            address.decoder(peer),
-            on_connect=lambda: on_connect(peer),
-        )
+        self._link = Link(peer, address)
+        self._on_connect = on_connect
         self._on_message = on_message
         self._on_refused = on_refused
         self._on_broken = on_broken
-        self._waiting: deque[Any] = deque()
-        self._has_waiting = asyncio.Event()
-        self._is_closed = False
-        loop = asyncio.get_running_loop()
-        self._tasks = [loop.create_task(self._read()), loop.create_task(self._write())]
-        for task in self._tasks:
-            task.add_done_callback(self._ended)
+        self._loop = asyncio.get_running_loop()
+        self._is_open = True
+        self._is_due = False
+        exchange = partial(self._guarded, self._exchange)
+        greet = partial(self._guarded, self._greet)
+        for descriptor, callback in zip(
+            self._link.dealer.descriptors, (exchange, greet), strict=True
+        ):
+            self._loop.add_reader(descriptor, callback)
+        # A descriptor tells of changes only: what was there before is looked for once.
+        self._loop.call_soon(greet)
+        self._exchange_soon()
 
     def send(self, message: Any) -> None:
-        """Send as soon as the queue has room; the order is kept."""
-        self._waiting.append(message)
-        self._has_waiting.set()
+        """Send in this turn of the loop, or as soon as the queue has room; the order is kept."""
+        self._link.waiting.append(message)
+        self._exchange_soon()
 
-    async def close(self) -> None:
-        """End both tasks and disconnect."""
-        # A cancellation alone does not do: asyncio.wait_for of Python 3.11 loses one that comes
-        # together with the result.
-        self._is_closed = True
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._dealer.close()
+    def close(self) -> None:
+        """Disconnect at once, dropping what is queued; safe to repeat."""
+        if self._is_open:
+            self._is_open = False
+            for descriptor in self._link.dealer.descriptors:
+                self._loop.remove_reader(descriptor)
+            self._link.dealer.close()
 
-    async def _read(self) -> None:
-        while not self._is_closed:
-            for _ in range(_MAX_FRAMES_IN_A_ROW):
-                self._on_message(self.peer, await self._dealer.receive())
-            await asyncio.sleep(0)
+    def _exchange_soon(self) -> None:
+        if not self._is_due:
+            self._is_due = True
+            self._loop.call_soon(self._guarded, self._exchange)
 
-    async def _write(self) -> None:
-        while not self._is_closed:
-            await self._has_waiting.wait()
-            while self._waiting and not self._is_closed:
-                await self._send_first()
-            self._has_waiting.clear()
+    def _exchange(self) -> None:
+        """Send and receive what can be."""
+        self._is_due = False
+        link, dealer = self._link, self._link.dealer
+        for _ in range(_MAX_TURNS):
+            self._flush()
+            # Sending, too, may take in what the descriptor would have told of.
+            is_readable, has_room = dealer.look()
+            if is_readable:
+                message = dealer.receive()
+                if message is not None:
+                    self._on_message(link.peer, message)
+                    if not self._is_open:
+                        return
+            elif not (has_room and link.waiting):
+                return
+        self._exchange_soon()
 
-    async def _send_first(self) -> None:
+    def _flush(self) -> None:
         try:
-            await self._dealer.send(self._waiting[0])
-        except ChannelTimeout:
-            return  # still full: the session decides how long a request may wait
+            self._link.flush()
         except InvalidRequest as error:
-            self._on_refused(self._waiting[0], error)
-        self._waiting.popleft()
+            self._on_refused(self._link.waiting.popleft(), error)
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        error = None if task.cancelled() else task.exception()
-        if error is not None:
+    def _greet(self) -> None:
+        if self._link.has_new_connection():
+            self._on_connect(self._link.peer)
+
+    def _guarded(self, work: Callable[[], None]) -> None:
+        if not self._is_open:
+            return
+        try:
+            work()
+        except BaseException as error:  # noqa: BLE001  # nobody awaits a callback: it must be told
+            self.close()
             self._on_broken(error)

@@ -104,7 +104,8 @@ class AsyncPump:
         if self._is_open:
             await self._say_goodbye()
             self._fail(_closed)
-        await asyncio.gather(*(link.close() for link in self._links.values()))
+        for link in self._links.values():
+            link.close()
 
     async def _say_goodbye(self) -> None:
         for request_id, sink in list(self._sinks.items()):
