@@ -186,7 +186,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 _BOUNDS: tuple[tuple[str, float, float], ...] = (
-    ("vocab_size", 2, 2**18),  # sums of sampling weights are exact up to there (sampling/lanes.h)
+    ("vocab_size", 2, 2**19),  # sums of sampling weights are exact up to there (sampling/lanes.h)
     ("num_layers", 1, 1024),
     ("hidden_size", 1, 2**17),
     ("intermediate_size", 1, 2**20),

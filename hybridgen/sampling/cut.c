@@ -9,7 +9,7 @@
 /* A logit below another weighs at most this much more: what float32 loses in the polynomial, and
  * one step of the grid that weights are rounded to. */
 #define WEIGHT_SLACK 1e-5
-#define WEIGHT_GRID 0x1p-35
+#define WEIGHT_GRID 0x1p-34
 
 struct candidates {
     const float *value;

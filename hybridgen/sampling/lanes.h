@@ -11,18 +11,18 @@
  *     n = y rounded to the nearest integer (by adding and subtracting 1.5 * 2^23)
  *     f = y - n, exact, in [-1/2, 1/2]
  *     w = poly(f) * 2^n, the power added to the exponent bits
- *     weight = w < 2^-12 ? (w + 2^-12) - 2^-12 : w, the nearest multiple of 2^-35
+ *     weight = w < 2^-11 ? (w + 2^-11) - 2^-11 : w, the nearest multiple of 2^-34
  *
  * poly is the degree-5 minimax polynomial of 2^f with poly(0) = 1 exactly; its relative error is
- * below 2e-7.  The top logit has weight 1 exactly, -inf and everything more than 2^36 times less
+ * below 2e-7.  The top logit has weight 1 exactly, -inf and everything more than 2^35 times less
  * likely than the top has weight 0 exactly, and weights never decrease by more than one unit in the
- * last place (or 2^-35, if that is more) as z grows.
+ * last place (or 2^-34, if that is more) as z grows.
  *
- * Every weight is a multiple of 2^-35, also those above 2^-12, whose last place is no finer, and at
- * most 1.  So the sum of up to HG_MAX_VOCAB weights is a multiple of 2^-35 of at most 53 bits: any
+ * Every weight is a multiple of 2^-34, also those above 2^-11, whose last place is no finer, and at
+ * most 1.  So the sum of up to HG_MAX_VOCAB weights is a multiple of 2^-34 of at most 53 bits: any
  * double that holds one holds it exactly, whatever was added first, next to what, and by whom.
  *
- * Vectors are summed in integers.  A weight is split as high * 2^-16 + low * 2^-35 by adding
+ * Vectors are summed in integers.  A weight is split as high * 2^-16 + low * 2^-34 by adding
  * numbers whose last places are these (HG_HIGH_MAGIC, HG_LOW_MAGIC); the integers stand in the low
  * bits of the sums.  Adding the second rounds as above, so w need not be rounded before; where all
  * of a chunk weighs little, it is all that is needed.
@@ -38,7 +38,7 @@
 #define HG_CHUNK 256u /* floats that share one sum: four blocks */
 #define HG_BLOCKS_PER_CHUNK (HG_CHUNK / HG_BLOCK)
 
-#define HG_MAX_VOCAB (1u << 18) /* what sums of weights are exact for */
+#define HG_MAX_VOCAB (1u << 19) /* what sums of weights are exact for */
 
 #define HG_WEIGHT_FLOOR -127.0f
 #define HG_ROUND_MAGIC 12582912.0f /* 1.5 * 2^23 */
@@ -47,18 +47,18 @@
 #define HG_POLY3 0x1.c6b752p-5f
 #define HG_POLY4 0x1.3cea88p-7f
 #define HG_POLY5 0x1.5bba14p-10f
-#define HG_GRID 0x1p-12f /* its last place is 2^-35 */
+#define HG_GRID 0x1p-11f /* its last place is 2^-34 */
 #define HG_HIGH_MAGIC 0x1.8p7f
 #define HG_HIGH_BITS 0x43400000u
-#define HG_LOW_MAGIC 0x1.8p-12f
-#define HG_LOW_BITS 0x39c00000u
-/* Logits whose y is below these weigh less than 2^-13, and nothing; well clear of rounding. */
-#define HG_LIGHT_BELOW -13.01f
-#define HG_WEIGHTLESS_BELOW -36.01f
+#define HG_LOW_MAGIC 0x1.8p-11f
+#define HG_LOW_BITS 0x3a400000u
+/* Logits whose y is below these weigh less than 2^-12, and nothing; well clear of rounding. */
+#define HG_LIGHT_BELOW -12.01f
+#define HG_WEIGHTLESS_BELOW -35.01f
 
 /* The sum of a chunk's low parts from that of the bits of low + HG_LOW_MAGIC, modulo 2^32. */
 static inline double hg_low_total(uint32_t bits) {
-    return (double)(int32_t)(bits - HG_CHUNK * HG_LOW_BITS) * 0x1p-35;
+    return (double)(int32_t)(bits - HG_CHUNK * HG_LOW_BITS) * 0x1p-34;
 }
 
 /* The sum of its high parts from that of the bits of weight + HG_HIGH_MAGIC, modulo 2^32. */
@@ -82,7 +82,7 @@ struct hg_lanes {
                      int32_t *ids);
     /* Sum of the weights of one chunk. */
     double (*chunk_sum)(const float *chunk, float top, float scale);
-    /* The same, for chunks of weights below 2^-13 only. */
+    /* The same, for chunks of weights below 2^-12 only. */
     double (*light_sum)(const float *chunk, float top, float scale);
     /* Sum of those weights of one chunk whose value reaches the threshold. */
     double (*sum_ge)(const float *chunk, const float *weight, float threshold);

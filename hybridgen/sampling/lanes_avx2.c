@@ -34,7 +34,7 @@ INLINE __m128 fold4_max(struct vec a, struct vec b, struct vec c, struct vec d) 
     return _mm_max_ps(_mm256_castps256_ps128(pair), _mm256_extractf128_ps(pair, 1));
 }
 
-/* A weight before it is rounded to a multiple of 2^-35. */
+/* A weight before it is rounded to a multiple of 2^-34. */
 INLINE __m256 raw_weight_of(__m256 value, __m256 top, __m256 scale) {
     const __m256 magic = _mm256_set1_ps(HG_ROUND_MAGIC);
     __m256 y = _mm256_mul_ps(_mm256_sub_ps(value, top), scale);

@@ -17,7 +17,7 @@ INLINE __m128 fold4_max(__m512 a, __m512 b, __m512 c, __m512 d) {
     return _mm_max_ps(_mm256_castps256_ps128(pair), _mm256_extractf128_ps(pair, 1));
 }
 
-/* A weight before it is rounded to a multiple of 2^-35. */
+/* A weight before it is rounded to a multiple of 2^-34. */
 INLINE __m512 raw_weight_of(__m512 value, __m512 top, __m512 scale) {
     const __m512 magic = _mm512_set1_ps(HG_ROUND_MAGIC);
     __m512 y = _mm512_mul_ps(_mm512_sub_ps(value, top), scale);

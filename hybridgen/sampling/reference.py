@@ -3,7 +3,7 @@
 It sorts whole rows, to be read and trusted, not to be fast. The definitions are those of row.h, and
 of lanes.h for weights. Adjusted logits and weights are float32 as in the kernel, because which one
 is larger must not depend on who computes it; sums of weights are float64 and exact, because every
-weight is a multiple of 2⁻³⁵.
+weight is a multiple of 2⁻³⁴.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ POLYNOMIAL = tuple(
     )
 )
 WEIGHT_FLOOR = np.float32(-127)
-WEIGHT_GRID = 2.0**-35
+WEIGHT_GRID = 2.0**-34
 MIN_TEMPERATURE = np.float32(1e-5)
 
 Floats = npt.NDArray[np.float32]
@@ -90,7 +90,7 @@ def most_likely_first(z: Floats) -> Ids:
 
 
 def weights(z: Floats, temperature: float) -> Doubles:
-    """exp((z - top) / temperature) as lanes.h defines it: multiples of 2⁻³⁵, same shape."""
+    """exp((z - top) / temperature) as lanes.h defines it: multiples of 2⁻³⁴, same shape."""
     scale = np.float32(LOG2_E / float(np.float32(temperature)))
     with np.errstate(over="ignore"):
         y = np.maximum((z - z.max()) * scale, WEIGHT_FLOOR)

@@ -14,7 +14,7 @@
 #include "hybridgen/sampling/select.h"
 
 #define THRESHOLD_SLACK 1e-3 /* nats; far above what float32 loses between weight and logit */
-#define HALF_GRID 0x1p-36    /* what rounding to a multiple of 2^-35 can add to a weight */
+#define HALF_GRID 0x1p-35    /* what rounding to a multiple of 2^-34 can add to a weight */
 
 /* Block maxima of the whole row into the scratch; nonzero if there is a NaN in it. */
 static int scan_all(const struct hg_view *v) {

@@ -22,7 +22,7 @@ if torch.cuda.is_available():
         weights_of,
     )
 
-VOCABS = [1000, 32_000, 50_257, 128_256, 262_144]
+VOCABS = [1000, 32_000, 50_257, 128_256, 262_208]
 #: Decided by candidates, by sums, and by a search of the row.
 MANNERS = [
     {"temperature": 0.0},

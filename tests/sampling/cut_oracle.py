@@ -52,5 +52,5 @@ def proves(cut: Cut, params: SamplingParams, vocab_size: int) -> bool:
     values = np.array([*cut.values, cut.threshold], np.float32)
     *inside, at_threshold = weights(values, cut.top, params.temperature).astype(np.float64)
     share = min(1.0, float(np.float32(params.top_p)))
-    is_rest_dropped = float(np.float32(params.min_p)) > at_threshold * (1 + 1e-5) + 2.0**-35
+    is_rest_dropped = float(np.float32(params.min_p)) > at_threshold * (1 + 1e-5) + 2.0**-34
     return is_rest_dropped or float(np.sum(inside)) >= share * cut.total

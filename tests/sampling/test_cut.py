@@ -102,11 +102,11 @@ def test_top_p_is_proved_by_the_last_bit_of_the_candidates_weight() -> None:
 
 def test_min_p_proves_nothing_within_one_step_of_the_grid_of_weights() -> None:
     logits = np.full(VOCAB, -np.inf, np.float32)
-    logits[:3] = 0.0, -24.5, -24.6  # the last two weigh 2⁻³⁵
+    logits[:3] = 0.0, -23.8, -23.9  # the last two weigh 2⁻³⁴
     cut = make_cut(logits, 1.0, 2, CAPACITY)
-    assert cut.total == 1 + 2 * 2.0**-35
+    assert cut.total == 1 + 2 * 2.0**-34
     for steps, num_cut in ((1.5, 0), (2.5, 1)):
-        s, row = opened(SamplingParams(temperature=1.0, min_p=steps * 2.0**-35, seed=11))
+        s, row = opened(SamplingParams(temperature=1.0, min_p=steps * 2.0**-34, seed=11))
         s.publish_cuts(1, [row], [cut])
         assert s.sample_ready(1)[5] == num_cut
 
@@ -247,8 +247,8 @@ def test_a_geometry_whose_cuts_do_not_fit_is_refused(capacity: int) -> None:
 
 def test_a_vocabulary_too_large_for_exact_sums_is_refused() -> None:
     s, _ = opened()
-    struct.pack_into("=Q", s.logits.buf, 64 + 2 * 8, (1 << 18) + 1)
-    with pytest.raises(ValueError, match="a vocabulary of 262145; the sampler's limit is 262144"):
+    struct.pack_into("=Q", s.logits.buf, 64 + 2 * 8, (1 << 19) + 1)
+    with pytest.raises(ValueError, match="a vocabulary of 524289; the sampler's limit is 524288"):
         s.sample_ready(1)
 
 

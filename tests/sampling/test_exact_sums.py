@@ -14,8 +14,8 @@ from hybridgen.request import SamplingParams
 from hybridgen.sampling import _native, reference
 from tests.sampling.rows import VARIANTS, Floats, Row, random_logits
 
-MAX_VOCAB = 1 << 18
-GRID = 2.0**-35
+MAX_VOCAB = 1 << 19
+GRID = 2.0**-34
 
 
 def language_like(rng: np.random.Generator, vocab_size: int) -> Floats:
@@ -40,7 +40,7 @@ def test_the_total_is_the_exact_sum_of_the_weights_in_any_order(vocab_size, vari
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("exponent", [-0.0, -11.99, -12.01, -13.0, -13.02, -35.99, -36.0, -36.02])
+@pytest.mark.parametrize("exponent", [-0.0, -10.99, -11.01, -12.0, -12.02, -34.99, -35.0, -35.02])
 def test_chunks_of_any_weight_add_up_exactly(exponent, variant):
     # 2^exponent around each change of method: the grid, light chunks, weightless chunks.
     rng = np.random.default_rng(3)
@@ -50,14 +50,14 @@ def test_chunks_of_any_weight_add_up_exactly(exponent, variant):
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_weights_are_multiples_of_two_to_the_minus_thirty_five(variant):
+def test_weights_are_multiples_of_two_to_the_minus_thirty_four(variant):
     logits = np.linspace(-30, 0, 1 << 16).astype(np.float32)
     out = np.empty_like(logits)
     _native.weights(logits, 0.0, 1.0, out, variant)
     steps = out.astype(np.float64) / GRID
     np.testing.assert_array_equal(steps, np.rint(steps))
-    assert out[logits < math.log(2) * -36.001].max() == 0
-    assert out[logits > math.log(2) * -35.999].min() == GRID
+    assert out[logits < math.log(2) * -35.001].max() == 0
+    assert out[logits > math.log(2) * -34.999].min() == GRID
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -72,9 +72,9 @@ def test_the_largest_vocabulary_of_equal_logits_sums_exactly(variant):
 
 def test_a_larger_vocabulary_is_refused_by_value_and_limit():
     row = Row(np.zeros(MAX_VOCAB + 1, np.float32), SamplingParams())
-    with pytest.raises(ValueError, match=r"262145; .* 262144"):
+    with pytest.raises(ValueError, match=r"524289; .* 524288"):
         row.kernel()
-    with pytest.raises(ValueError, match=r"262145; .* 262144"):
+    with pytest.raises(ValueError, match=r"524289; .* 524288"):
         _native.total_weight(row.logits, 1.0)
     assert Row(row.logits[1:], SamplingParams(temperature=0.0)).token() == 0
 

@@ -35,7 +35,7 @@ def test_kernel_agrees_with_the_oracle_on_small_vocabularies(seed):
         check(random_row(rng, int(rng.choice(SMALL))))
 
 
-@pytest.mark.parametrize("vocab_size", [32_000, 49_152, 128_256, 151_936, 262_144])
+@pytest.mark.parametrize("vocab_size", [32_000, 49_152, 128_256, 151_936, 262_208])
 def test_kernel_agrees_with_the_oracle_on_large_vocabularies(vocab_size):
     rng = np.random.default_rng(vocab_size)
     for _ in range(20):
@@ -107,7 +107,7 @@ def test_weights_are_within_their_documented_error(variant):
     _native.weights(logits, 0.0, 1.0, out, variant)
     exact = np.exp(logits.astype(np.float64))
     relative = 2e-7 + np.abs(logits.astype(np.float64)) * 2.0**-22
-    assert (np.abs(out - exact) <= relative * exact + 2.0**-36).all()
+    assert (np.abs(out - exact) <= relative * exact + 2.0**-35).all()
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

@@ -24,7 +24,7 @@ from hybridgen.models.kernels.cut_record import (
     write_head,
 )
 from hybridgen.models.kernels.exact_weight import exact_weight
-from hybridgen.models.kernels.float_order import LOWEST_FINITE, key_of, unordered
+from hybridgen.models.kernels.float_order import ID_BITS, LOWEST_FINITE, key_of, unordered
 from hybridgen.models.kernels.philox import uniform_of
 from hybridgen.models.kernels.row_search import (
     draw_from_row,
@@ -38,7 +38,7 @@ from hybridgen.models.kernels.row_search import (
 _LEAST_LIMIT = tl.constexpr(2.0**-60)
 #: How much more than another logit's one below it may weigh: float32 rounding, and a grid step.
 _WEIGHT_SLACK = tl.constexpr(1.0 + 1e-5)
-_WEIGHT_GRID = tl.constexpr(2.0**-35)
+_WEIGHT_GRID = tl.constexpr(2.0**-34)
 
 
 @triton.jit(do_not_specialize=["step", "records"])
@@ -229,7 +229,7 @@ def _last_of_row(
     MAX_CANDIDATES: tl.constexpr,
 ):
     """The least key that top_k and top_p keep; the chunks' sums become those of kept weights."""
-    last = tl.full([], LOWEST_FINITE, tl.int64) << 18
+    last = tl.full([], LOWEST_FINITE, tl.int64) << ID_BITS
     whole = total
     if k > 0:
         last = last_key_kept(

@@ -2,7 +2,7 @@
 
 Every step is one float32 operation, rounded to nearest: kernels that use it are launched with
 ``enable_fp_fusion=False``, for a fused multiply-add rounds once where the sampler rounds twice.
-Weights are multiples of 2⁻³⁵ and at most 1, so any sum of up to 2¹⁸ of them is exact in float64:
+Weights are multiples of 2⁻³⁴ and at most 1, so any sum of up to 2¹⁹ of them is exact in float64:
 it depends neither on the order nor on who adds.
 """
 
@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 
 #: Largest vocabulary whose sums are exact.
-MAX_VOCAB = 1 << 18
+MAX_VOCAB = 1 << 19
 
 _FLOOR = tl.constexpr(-127.0)
 _ROUND_MAGIC = tl.constexpr(12582912.0)  # 1.5 · 2²³: adding it rounds to an integer
@@ -21,7 +21,7 @@ _POLY2 = tl.constexpr(float.fromhex("0x1.ebf9bcp-3"))
 _POLY3 = tl.constexpr(float.fromhex("0x1.c6b752p-5"))
 _POLY4 = tl.constexpr(float.fromhex("0x1.3cea88p-7"))
 _POLY5 = tl.constexpr(float.fromhex("0x1.5bba14p-10"))
-_GRID = tl.constexpr(2.0**-12)  # its last place is 2⁻³⁵
+_GRID = tl.constexpr(2.0**-11)  # its last place is 2⁻³⁴
 
 
 @triton.jit

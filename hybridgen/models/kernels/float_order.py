@@ -8,8 +8,8 @@ import triton.language as tl
 #: ``ordered`` of the lowest finite float32.
 LOWEST_FINITE = tl.constexpr(-2139095040)
 
-ID_BITS = tl.constexpr(18)
-_MAX_ID = tl.constexpr((1 << 18) - 1)  # token ^ _MAX_ID = _MAX_ID - token
+ID_BITS = tl.constexpr(19)
+_MAX_ID = tl.constexpr((1 << 19) - 1)  # token ^ _MAX_ID = _MAX_ID - token
 
 
 @triton.jit

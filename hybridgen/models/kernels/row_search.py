@@ -26,7 +26,7 @@ _GROUP = tl.constexpr(8)
 #: A range of logits wider than this is halved by exponent rather than by value.
 _SMOOTH_RANGE = tl.constexpr(4096.0)
 #: Rounded to the grid of weights, this is nothing.
-_LEAST_WEIGHT = tl.constexpr(2.0**-37)
+_LEAST_WEIGHT = tl.constexpr(2.0**-36)
 #: Far above what a logarithm and a weight lose in float32.
 _LOG_SLACK = tl.constexpr(0.01)
 

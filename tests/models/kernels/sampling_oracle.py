@@ -58,7 +58,7 @@ def weights_of(logits: np.ndarray, top: np.float32, scale: np.float32) -> np.nda
     for coefficient in POLYNOMIAL[1:]:
         p = p * f + one(coefficient)
     p = (p.view(np.int32) + (shifted.view(np.int32) << 23)).view(np.float32)
-    return np.where(p < one(2.0**-12), (p + one(2.0**-12)) - one(2.0**-12), p)
+    return np.where(p < one(2.0**-11), (p + one(2.0**-11)) - one(2.0**-11), p)
 
 
 def scale_of(params: SamplingParams) -> np.float32:
