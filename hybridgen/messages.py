@@ -13,21 +13,22 @@ Read top to bottom, the file is the life of a request::
     client       → detokenizer   SubscribeText
     detokenizer  → client        TextDeltas · TextUnknown
     detokenizer  → coscheduler   TextFinished · ReaderLost
-    any worker   ↔ coscheduler   AttachWorker → WorkerAttached
-    supervisor   → coscheduler   WorkerDied · DrainTree → TreeDrained
+    any worker   ↔ coscheduler   AttachWorker → WorkerAttached · CheckLink → LinkChecked
+    supervisor   → coscheduler   WorkerDied → DeathNoted · DrainTree → TreeDrained
     supervisor   ↔ its child     WorkerSpec · ReplaceRing · DrainWorker
                                  LoadProgress · WorkerReady · WorkerFailed
     admin client ↔ supervisor    ListProcesses → ProcessList · StopTree → StopAccepted
 
 Orders are verb + noun, facts are past tense or nouns. Everything is msgpack through msgspec;
 nothing is pickled. A message about a slot carries ``(slot, epoch)``: a repeat is harmless, a stale
-one is ignored. Unknown fields, types or malformed frames raise ``MessageCorrupt`` in
-``decode``; the receiver counts and drops them.
+one is ignored. Between the coscheduler and the tree's other processes every message travels in a
+``Stamped``, which shows what was lost, doubled or overtaken. Unknown fields, types or malformed
+frames raise ``MessageCorrupt`` in ``decode``; the receiver counts and drops them.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
@@ -38,6 +39,23 @@ from hybridgen.request import Grammar, Prompt, SamplingParams, TokenLogprob
 
 class Message(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
     """Base of all messages; the tag is the class name."""
+
+
+Body = TypeVar("Body")
+
+
+class Stamped(msgspec.Struct, Generic[Body], frozen=True, array_like=True):
+    """A frame between the coscheduler and another process of the tree (``ipc/link_end.py``)."""
+
+    sender: int  # incarnation of who says it
+    receiver: int  # ... of whom it is meant for; 0: not known yet
+    number: int  # counts from 1 for each such pair
+    num_missed: int  # frames of the other side that did not come, of the present pair
+    message: Body
+
+
+#: What a socket carries.
+Frame = Message | Stamped[Any]
 
 
 class ErrorInfo(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -337,6 +355,11 @@ class AttachWorker(Message, frozen=True):
     """A coscheduler (new, or not sure) asks a worker to introduce itself."""
 
     coscheduler_incarnation: int
+    call: int = 0  # grows whenever it has ceased to be sure
+
+
+#: What an introduction answers that nobody asked for.
+UNASKED = AttachWorker(0)
 
 
 class BatchRow(msgspec.Struct, frozen=True, array_like=True):
@@ -355,13 +378,25 @@ class WorkerAttached(Message, frozen=True, kw_only=True):
     index: int
     incarnation: int
     answers: int = 0  # coscheduler_incarnation of the AttachWorker it answers; 0: not asked
+    call: int = 0  # ... and its call
     rows: list[BatchRow] = []  # gpu: what is in its batch
     num_blocks: int = 0  # gpu: KV blocks it has
     open_slots: list[SlotEvent] = []  # detokenizer: texts it works on
 
 
+class CheckLink(Message, frozen=True):
+    """Sent now and then: its number, and that of the answer, show what was lost before it."""
+
+
+class LinkChecked(Message, frozen=True):
+    """Answer to CheckLink."""
+
+
 class WorkerDied(Message, frozen=True):
-    """The supervisor saw this process end; a replacement follows unless ``is_final``."""
+    """The supervisor saw this process end; a replacement follows unless ``is_final``.
+
+    Repeated until DeathNoted answers.
+    """
 
     role: str
     index: int
@@ -371,8 +406,19 @@ class WorkerDied(Message, frozen=True):
     served: SlotEvent | None = None  # whom it was working for; None: nobody in particular
 
 
+class DeathNoted(Message, frozen=True):
+    """Answer to WorkerDied, also to a repeated one."""
+
+    role: str
+    index: int
+    incarnation: int
+
+
 class DrainTree(Message, frozen=True):
-    """Refuse new work, finish what runs within the time, end the rest, answer TreeDrained."""
+    """Refuse new work, finish what runs within the time, end the rest, answer TreeDrained.
+
+    Repeated until then.
+    """
 
     timeout_s: float
 
@@ -508,9 +554,9 @@ ClientOrder = SubmitRequest | CancelRequest | AckFinished | TokenizePrompt | Que
 ClientReply = RequestAccepted | RequestFinished | PromptTokenized | HealthReport
 TextOrder = SubscribeText
 TextReply = TextDeltas | TextUnknown
-TokenizerOrder = EncodePrompt | EncodeProbe | AttachWorker
-GpuOrder = JoinBatch | GrantBlocks | RetireSlot | AttachWorker
-DetokenizerOrder = OpenText | CloseText | AttachWorker
+TokenizerOrder = EncodePrompt | EncodeProbe | AttachWorker | CheckLink
+GpuOrder = JoinBatch | GrantBlocks | RetireSlot | AttachWorker | CheckLink
+DetokenizerOrder = OpenText | CloseText | AttachWorker | CheckLink
 WorkerFact = (
     PromptEncoded
     | PromptRejected
@@ -519,10 +565,11 @@ WorkerFact = (
     | TextFinished
     | ReaderLost
     | WorkerAttached
+    | LinkChecked
     | WorkerDied
     | DrainTree
 )
-SupervisorFact = TreeDrained
+SupervisorFact = TreeDrained | DeathNoted
 ChildOrder = WorkerSpec | ReplaceRing | DrainWorker
 ChildFact = WorkerReady | WorkerFailed | LoadProgress
 AdminOrder = ListProcesses | StopTree

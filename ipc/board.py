@@ -112,6 +112,8 @@ COUNTER_NAMES: dict[Role, tuple[str, ...]] = {
         "ended_length",
         "ended_error",
         "poisoned",
+        "repeated_frames",
+        "missed_frames",
     ),
     Role.GPU: (
         "steps",

@@ -26,7 +26,7 @@ from hybridgen.ipc.zmq_options import (
     apply_options,
     check_endpoint,
 )
-from hybridgen.messages import Decoder, Message, encode
+from hybridgen.messages import Decoder, Frame, encode
 
 OnCorrupt = Callable[[bytes, bytes, MessageCorrupt], None]
 _MAX_CORRUPT_IN_A_ROW = 64  # then give other sockets a turn
@@ -96,7 +96,7 @@ class Router:
             self.close()
             raise
 
-    def send(self, identity: bytes, message: Message) -> SendResult:
+    def send(self, identity: bytes, message: Frame) -> SendResult:
         """Queue a message for a peer, without waiting."""
         frame = encode(message)
         try:
@@ -202,7 +202,7 @@ class Dealer:
             self.close()
             raise
 
-    def send(self, message: Message) -> bool:
+    def send(self, message: Frame) -> bool:
         """Queue a message; False when the queue is full.
 
         While the peer is away messages wait here and go to whoever binds its address next.
@@ -217,7 +217,7 @@ class Dealer:
             return False
         return True
 
-    def tell(self, message: Message) -> None:
+    def tell(self, message: Frame) -> None:
         """Queue a message that must not be lost.
 
         Raises:
@@ -321,7 +321,7 @@ class Poller:
         return {self._things[key] for key, _ in self._poller.poll(timeout_ms)}
 
 
-def encode_bounded(message: Message, max_frame_bytes: int) -> bytes:
+def encode_bounded(message: Frame, max_frame_bytes: int) -> bytes:
     """The frame of a message.
 
     Raises:

@@ -13,12 +13,13 @@ from pathlib import Path
 from types import TracebackType
 
 from hybridgen.config import Config
-from hybridgen.ipc.channel import Router, SendResult
+from hybridgen.ipc.channel import SendResult
 from hybridgen.ipc.control import ControlSocket, control_pair
 from hybridgen.ipc.doorbell import Doorbell
 from hybridgen.ipc.runtime_dir import Endpoints, RuntimeDir
 from hybridgen.ipc.slot_table import SlotState, SlotTable, SlotWord
 from hybridgen.ipc.token_store import TokenStore
+from hybridgen.ipc.worker_links import WorkerLinks
 from hybridgen.launch.segment_plan import (
     DEVICE_CUT_CAPACITY,
     DEVICE_RING_DEPTH,
@@ -33,7 +34,6 @@ from hybridgen.messages import (
     RetireSlot,
     StepReport,
     WorkerAttached,
-    WorkerFact,
     WorkerFailed,
     WorkerReady,
     WorkerSpec,
@@ -78,7 +78,7 @@ class BenchTree:
         )
         self.segments = TreeSegments(plan_segments(geometry), geometry, INSTANCE)
         endpoints = Endpoints(self._runtime_dir.path)
-        self._router = Router([endpoints.workers], Decoder(WorkerFact))
+        self._links = WorkerLinks(endpoints.workers, 1, ["gpu-0"])
         self._children: list[subprocess.Popen[bytes]] = []
         self._controls: list[ControlSocket] = []
         for name in samplers:
@@ -105,7 +105,7 @@ class BenchTree:
         for child in self._children:
             child.kill()
             child.wait()
-        self._router.close()
+        self._links.close()
         self._runtime_dir.remove()
 
     def fill(self, slot: int, params: SamplingParams, num_tokens: int) -> None:
@@ -130,8 +130,8 @@ class BenchTree:
         """Wait until the gpu process has introduced itself: before, no order reaches it."""
         until_s = time.monotonic() + START_LIMIT_S
         while time.monotonic() < until_s:
-            received = self._router.receive()
-            if received is not None and isinstance(received[1], WorkerAttached):
+            arrival = self._links.receive()
+            if arrival is not None and isinstance(arrival.fact, WorkerAttached):
                 return
         raise SystemExit("the ring did not introduce itself")
 
@@ -141,10 +141,10 @@ class BenchTree:
 
     def read_reports(self) -> None:
         """Note who is finished or retired."""
-        while (received := self._router.receive()) is not None:
-            if isinstance(received[1], StepReport):
-                self.finished |= {event.slot for event in received[1].finished}
-                self.retired |= {event.slot for event in received[1].retired}
+        while (arrival := self._links.receive()) is not None:
+            if isinstance(arrival.fact, StepReport):
+                self.finished |= {event.slot for event in arrival.fact.finished}
+                self.retired |= {event.slot for event in arrival.fact.retired}
         self._bell.clear()
 
     def num_generated(self, slot: int) -> int:
@@ -158,7 +158,7 @@ class BenchTree:
         return sum(board.snapshot(line).counters["sampling_ns"] for line in lines)
 
     def _send(self, message: JoinBatch | RetireSlot) -> None:
-        if self._router.send(b"gpu-0", message) is not SendResult.SENT:
+        if self._links.send("gpu-0", message) is not SendResult.SENT:
             raise SystemExit(f"{message} did not go out")
 
     def _spec(self, name: str) -> WorkerSpec:

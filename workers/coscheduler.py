@@ -24,7 +24,8 @@ from hybridgen.ipc.control import ControlSocket
 from hybridgen.ipc.runtime_dir import SUPERVISOR_IDENTITY, Endpoints
 from hybridgen.ipc.slot_table import SlotTable
 from hybridgen.ipc.token_store import TokenStore
-from hybridgen.messages import ClientOrder, Decoder, HealthReport, WorkerFact, WorkerSpec
+from hybridgen.ipc.worker_links import WorkerLinks
+from hybridgen.messages import ClientOrder, Decoder, HealthReport, WorkerDied, WorkerSpec
 from hybridgen.request import ID_BYTES
 from hybridgen.scheduler.coscheduler import Coscheduler
 from hybridgen.scheduler.outbox import Addressed, ToClient, ToWorker
@@ -66,7 +67,8 @@ class CoschedulerHost:
         spec = context.spec
         self._context = context
         endpoints = Endpoints(Path(spec.runtime_dir))
-        self._workers = Router([endpoints.workers], Decoder(WorkerFact))
+        names = (*spec.worker_names, SUPERVISOR_IDENTITY.decode())
+        self._workers = WorkerLinks(endpoints.workers, spec.incarnation, names)
         self._clients = Router(
             [endpoints.clients], Decoder(ClientOrder), on_corrupt=self._refuse_frame
         )
@@ -112,8 +114,12 @@ class CoschedulerHost:
         is_due = monotonic_s() >= self._account_s
         if is_due:
             self._look_at_board()
-        while (received := self._workers.receive()) is not None:
-            self._scheduler.handle_worker(received[1])
+        while (arrival := self._workers.receive()) is not None:
+            if arrival.has_loss:
+                self._scheduler.doubt(arrival.name)
+            self._scheduler.handle_worker(arrival.fact)
+            if isinstance(arrival.fact, WorkerDied):
+                _log_death(arrival.fact)
         while (received := self._clients.receive()) is not None:
             self._scheduler.handle_client(*received)
         fault.point("coscheduler.turn")
@@ -153,8 +159,10 @@ class CoschedulerHost:
     def _send(self, addressee: Addressee, item: Addressed) -> bool:
         """False when the socket is full; who is not there is reported to the state machine."""
         socket, identity = addressee
-        router = self._clients if socket == "clients" else self._workers
-        result = router.send(identity, item.message)
+        if socket == "clients":
+            result = self._clients.send(identity, item.message)
+        else:
+            result = self._workers.send(identity.decode(), item.message)
         if result is SendResult.GONE:
             self._scheduler.handle_unreachable(item)
             self._tick_wait_s = 0.0  # what follows from it is said at once
@@ -176,18 +184,31 @@ class CoschedulerHost:
         line.tick(len(finished))
         if is_due:
             self._account_s = monotonic_s() + ACCOUNT_S
-            counters = self._scheduler.board_counters()
+            counters = self._counters()
             for counter, value in counters.items():
                 line.set(counter, value)
             self._journal.look(counters)
         else:
             self._tick_wait_s = min(self._tick_wait_s, ACCOUNT_S)  # the last change shows too
 
+    def _counters(self) -> dict[str, int]:
+        links, counters = self._workers, self._scheduler.board_counters()
+        return {
+            **counters,
+            "corrupt_frames": counters["corrupt_frames"] + links.num_corrupt,
+            "repeated_frames": links.num_repeated,
+            "missed_frames": links.num_missed,
+        }
+
     def close(self) -> None:
         """Close the sockets; spans that are not exported yet get a moment."""
         self._journal.close()
         self._clients.close()
         self._workers.close()
+
+
+def _log_death(fact: WorkerDied) -> None:
+    logger.info("noted that %s-%d (incarnation %d) died", fact.role, fact.index, fact.incarnation)
 
 
 def _is_knock(item: Addressed) -> bool:

@@ -15,14 +15,16 @@ from hybridgen.clock import Clock, monotonic_s
 from hybridgen.config import Config
 from hybridgen.errors import HybridGenError, MessageCorrupt, SlowReader
 from hybridgen.formats.inspect import inspect_model
-from hybridgen.ipc.channel import Dealer, Poller, Router, SendResult
+from hybridgen.ipc.channel import Poller, Router, SendResult
 from hybridgen.ipc.control import ControlSocket
+from hybridgen.ipc.coscheduler_line import CoschedulerLine
 from hybridgen.ipc.doorbell import Doorbell
 from hybridgen.ipc.logprob_ring import LogprobRing
 from hybridgen.ipc.runtime_dir import Endpoints
 from hybridgen.ipc.slot_table import SlotState, SlotTable, SlotWord
 from hybridgen.ipc.token_store import TokenStore
 from hybridgen.messages import (
+    UNASKED,
     AttachWorker,
     CloseText,
     Decoder,
@@ -80,9 +82,7 @@ class Detokenizer:
             LogprobRing(context.segment("logprobs").buf),
         )
         endpoints = Endpoints(Path(spec.runtime_dir))
-        self._coscheduler = Dealer(
-            endpoints.workers, context.name.encode(), Decoder(DetokenizerOrder)
-        )
+        self._coscheduler = CoschedulerLine(spec, DetokenizerOrder)
         self._clients = Router(
             [endpoints.text(spec.index)], Decoder(TextOrder), on_corrupt=self._count_corrupt
         )
@@ -96,7 +96,7 @@ class Detokenizer:
         self._has_blocked = False
         self._meter = DeliveryMeter(context.line)
 
-    def introduce(self, answers: int = 0) -> None:
+    def introduce(self, asked: AttachWorker = UNASKED) -> None:
         """Tell the coscheduler that this incarnation is here, and what it works on."""
         spec = self._context.spec
         self._coscheduler.tell(
@@ -104,7 +104,8 @@ class Detokenizer:
                 role=spec.role,
                 index=spec.index,
                 incarnation=spec.incarnation,
-                answers=answers,
+                answers=asked.coscheduler_incarnation,
+                call=asked.call,
                 open_slots=[
                     SlotEvent(text.slot, text.epoch)
                     for text in self._open.values()
@@ -134,7 +135,7 @@ class Detokenizer:
 
     def _handle_order(self, order: OpenText | CloseText | AttachWorker) -> None:
         if isinstance(order, AttachWorker):
-            self.introduce(order.coscheduler_incarnation)
+            self.introduce(order)
             return
         known = self._by_slot.get(order.slot)
         if known is None or known.epoch != order.epoch:
@@ -160,7 +161,7 @@ class Detokenizer:
             )
         except HybridGenError as error:  # damaged parameters: this request ends, others go on
             self._coscheduler.tell(ReaderLost(order.slot, order.epoch, ErrorInfo.of(error)))
-            self._coscheduler.tell(_nothing_delivered(order))
+            self._coscheduler.tell(_nothing_delivered(order, error))
             return
         self._open[text.slot] = self._by_slot[text.slot] = text
         self._by_request[text.client_id, text.request_id] = text
@@ -289,18 +290,19 @@ class Detokenizer:
         self._open.pop(text.slot, None)
         if text.is_reported:
             return
-        text.close()
+        text.close(error)
         with contextlib.suppress(HybridGenError):  # it may be what is being reported here
             text.advance(now_s)
         self._coscheduler.tell(ReaderLost(text.slot, text.epoch, ErrorInfo.of(error)))
         self._coscheduler.tell(text.report())
 
 
-def _nothing_delivered(order: OpenText) -> TextFinished:
+def _nothing_delivered(order: OpenText, error: HybridGenError) -> TextFinished:
     return TextFinished(
         slot=order.slot,
         epoch=order.epoch,
         num_tokens=0,
         num_chars=0,
         finish_reason=int(FinishReason.CANCELLED),
+        error=ErrorInfo.of(error),
     )

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Protocol
 
 import msgspec
 
-from hybridgen.ipc.channel import Dealer, Poller
-from hybridgen.ipc.runtime_dir import Endpoints
+from hybridgen.ipc.channel import Poller
+from hybridgen.ipc.coscheduler_line import CoschedulerLine
 from hybridgen.messages import (
+    UNASKED,
     AttachWorker,
     BatchRow,
-    Decoder,
     GpuOrder,
     GrantBlocks,
     JoinBatch,
@@ -54,24 +53,23 @@ class OrderDesk:
         self._context = context
         self._batch = batch
         self._num_blocks = num_blocks
-        self._coscheduler = Dealer(
-            Endpoints(Path(context.spec.runtime_dir)).workers,
-            context.name.encode(),
-            Decoder(GpuOrder),
-        )
+        self._coscheduler = CoschedulerLine(context.spec, GpuOrder)
+        self._step = 0  # of the last report
         self._poller = Poller()
         self._poller.add(self._coscheduler)
         self._poller.add(context.control)
 
-    def introduce(self, answers: int = 0) -> None:
+    def introduce(self, asked: AttachWorker = UNASKED) -> None:
         """Tell the coscheduler who is here, with how many blocks and which rows."""
         spec = self._context.spec
+        self.send_report(self._step)  # what has happened comes before how things stand now
         self._coscheduler.tell(
             WorkerAttached(
                 role=spec.role,
                 index=spec.index,
                 incarnation=spec.incarnation,
-                answers=answers,
+                answers=asked.coscheduler_incarnation,
+                call=asked.call,
                 rows=self._batch.rows(),
                 num_blocks=self._num_blocks,
             )
@@ -87,10 +85,11 @@ class OrderDesk:
             elif isinstance(order, RetireSlot):
                 self._batch.retire(order)
             elif isinstance(order, AttachWorker):
-                self.introduce(order.coscheduler_incarnation)
+                self.introduce(order)
 
     def send_report(self, step: int) -> None:
         """Send what happened since the last report, if anything."""
+        self._step = step
         report = self._batch.take_report(step)
         if report is not None:
             incarnation = self._context.spec.incarnation

@@ -7,20 +7,19 @@ or too costly before anything is computed for it.
 from __future__ import annotations
 
 import time
-from pathlib import Path
 
 from hybridgen import fault
 from hybridgen.errors import HybridGenError
 from hybridgen.formats.inspect import inspect_model
-from hybridgen.ipc.channel import Dealer, Poller
+from hybridgen.ipc.channel import Poller
 from hybridgen.ipc.control import ControlSocket
+from hybridgen.ipc.coscheduler_line import CoschedulerLine
 from hybridgen.ipc.pulse import PROBE_SLOT
-from hybridgen.ipc.runtime_dir import Endpoints
 from hybridgen.ipc.slot_table import SlotTable, SlotWord
 from hybridgen.ipc.token_store import TokenStore
 from hybridgen.messages import (
+    UNASKED,
     AttachWorker,
-    Decoder,
     EncodeProbe,
     EncodePrompt,
     ErrorInfo,
@@ -49,9 +48,7 @@ def run(spec: WorkerSpec, control: ControlSocket) -> int:
         max_model_len=slots.max_model_len,
         tool_call_parser=spec.config.model.tool_call_parser,
     )
-    coscheduler = Dealer(
-        Endpoints(Path(spec.runtime_dir)).workers, context.name.encode(), Decoder(TokenizerOrder)
-    )
+    coscheduler = CoschedulerLine(spec, TokenizerOrder)
     tokenizer = Tokenizer(context, encoder, coscheduler, slots)
     tokenizer.introduce()
     context.ready()
@@ -74,7 +71,7 @@ class Tokenizer:
         self,
         context: WorkerContext,
         encoder: PromptEncoder,
-        coscheduler: Dealer,
+        coscheduler: CoschedulerLine,
         slots: SlotTable,
     ) -> None:
         self._context = context
@@ -86,12 +83,16 @@ class Tokenizer:
         matchers = LazyMatchers(spec.model_path, spec.config, MAX_COMPILE_S)
         self._grammars = GrammarCheck(matchers)
 
-    def introduce(self, answers: int = 0) -> None:
+    def introduce(self, asked: AttachWorker = UNASKED) -> None:
         """Tell the coscheduler that this incarnation is here."""
         spec = self._context.spec
         self._coscheduler.tell(
             WorkerAttached(
-                role=spec.role, index=spec.index, incarnation=spec.incarnation, answers=answers
+                role=spec.role,
+                index=spec.index,
+                incarnation=spec.incarnation,
+                answers=asked.coscheduler_incarnation,
+                call=asked.call,
             )
         )
 
@@ -108,7 +109,7 @@ class Tokenizer:
                 self._coscheduler.tell(self._probe(order))
                 self._context.line.serve_nobody()
             elif isinstance(order, AttachWorker):
-                self.introduce(order.coscheduler_incarnation)
+                self.introduce(order)
 
     def _encode(self, order: EncodePrompt) -> PromptEncoded | PromptRejected:
         fault.point("tokenizer.encode")

@@ -23,6 +23,7 @@ class OpenRequest:
         finished: the final message, kept until all the text it promises is there.
         is_lost: text is known to be missing, an answer to SubscribeText is awaited.
         is_abandoned: nobody listens any more; only the server has to be told.
+        ordered_s: when ``order`` was last sent.
         retry_at_s: when to ask again for whatever is awaited.
         deadline_s: when the client itself gives up on the request's own time limit.
     """
@@ -38,6 +39,7 @@ class OpenRequest:
         "is_lost",
         "is_sent",
         "order",
+        "ordered_s",
         "pause_s",
         "retry_at_s",
         "seed",
@@ -54,6 +56,7 @@ class OpenRequest:
         self.is_cancelled = False
         self.is_abandoned = False
         self.heard_s = now_s
+        self.ordered_s = now_s
         self.pause_s = limits.text_retry_s
         self.retry_at_s = now_s + limits.resend_s
         self.deadline_s = (
@@ -76,6 +79,12 @@ class OpenRequest:
             and cursor.num_tokens >= finished.num_tokens
             and cursor.num_chars >= finished.num_chars
         )
+
+    @property
+    def lacks_text(self) -> bool:
+        """Text is known to be missing, and who is said to have it."""
+        is_missing = self.is_lost or self.finished is not None
+        return is_missing and self.detokenizer is not None
 
     def fix_seed(self, seed: int) -> HybridGenError | None:
         """Learn the server's seed; an error when the text was begun with another one."""

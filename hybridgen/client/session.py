@@ -301,6 +301,8 @@ class Session:
         limits = self._limits
         if request.is_cancelled and request.finished is None:
             self._send(COSCHEDULER, CancelRequest(request.request_id))
+        if request.lacks_text and now_s - request.ordered_s >= limits.resend_s:
+            self._send_order(request)  # the answer says who has its text
         if request.detokenizer is None:
             self._send_order(request)
             self._retry_at(request, now_s + limits.resend_s)
@@ -364,6 +366,7 @@ class Session:
         if not self._state_of(COSCHEDULER).is_connected:
             return
         request.is_sent = True
+        request.ordered_s = self._clock()
         if not request.is_abandoned:
             self._outbox.append((COSCHEDULER, request.order))
         if request.is_cancelled:

@@ -29,8 +29,10 @@ from hybridgen.ipc.token_store import TokenStore
 from hybridgen.messages import (
     AckFinished,
     CancelRequest,
+    DeathNoted,
     DrainTree,
     HealthReport,
+    LinkChecked,
     ProbeEncoded,
     PromptEncoded,
     PromptRejected,
@@ -240,6 +242,7 @@ class Coscheduler:
             WorkerAttached: self._recovery.attached,
             WorkerDied: self._worker_died,
             DrainTree: self._drain_tree,
+            LinkChecked: lambda _: None,  # its frame said all
         }
 
     # --- inputs -------------------------------------------------------------------------------
@@ -261,6 +264,10 @@ class Coscheduler:
         """One WorkerFact."""
         self._worker_handlers[type(message)](message)
         self._schedule()
+
+    def doubt(self, name: str) -> None:
+        """Something that was said to or by the worker of that name was lost on the way."""
+        self._recovery.doubt(name)
 
     def handle_unreachable(self, to: Addressed) -> None:
         """``to`` could not be delivered because its addressee is not connected."""
@@ -355,23 +362,24 @@ class Coscheduler:
     def _watch(self) -> None:
         """Look from time to time whether workers and clients are there."""
         now_s = self._clock()
-        if self._book:
+        has_work = bool(self._book) or self._encoding.num_open > 0
+        if has_work:
             self._next_watch_s = min(self._next_watch_s, now_s + WATCH_S)
             self._next_knock_s = min(self._next_knock_s, now_s + WATCH_S)
         if now_s >= self._next_watch_s:
-            wait_s = WATCH_S if self._book else IDLE_S
+            wait_s = WATCH_S if has_work else IDLE_S
             self._next_watch_s = now_s + (ABSENT_S if self._recovery.ask_again() else wait_s)
         if now_s >= self._next_knock_s:
-            self._next_knock_s = now_s + WATCH_S if self._book else math.inf
+            self._next_knock_s = now_s + WATCH_S if has_work else math.inf
             self._knock()
 
     def _knock(self) -> None:
-        """A client may vanish while nothing else is said to it; what cannot be sent shows it."""
-        client_ids = self._book.client_ids()
-        if client_ids:
-            report = self.health()
-            for client_id in client_ids:
-                self._outbox.to_client(client_id, report)
+        """What cannot be sent shows a client that has vanished; answers, a lost frame."""
+        self._recovery.check_links()
+        self._retirement.repeat_finals()
+        report = self.health()
+        for client_id in self._book.client_ids():
+            self._outbox.to_client(client_id, report)
 
     def _schedule(self) -> None:
         self._canary.step()
@@ -386,6 +394,7 @@ class Coscheduler:
         if fact.role == Role.GATEWAY.label:
             self._clients.gateway_died(fact)
         self._recovery.died(fact)
+        self._outbox.to_supervisor(DeathNoted(fact.role, fact.index, fact.incarnation))
 
     def _drain_tree(self, fact: DrainTree) -> None:
         self._drain.begin(fact.timeout_s)

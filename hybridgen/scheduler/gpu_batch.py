@@ -61,6 +61,7 @@ class GpuBatch:
         self.pool: BlockPool | None = None
         self.incarnation = -1
         self.is_attached = False
+        self.call = 0  # as of a PoolWorker
         self.is_lost = False
         self.num_preempted = 0
         self.overflows = Overflows(max_num_seqs, clock)

@@ -18,7 +18,7 @@ from hybridgen.errors import (
 )
 from hybridgen.ipc.pulse import PROBE_SLOT
 from hybridgen.ipc.slot_table import SlotState
-from hybridgen.messages import AttachWorker, SlotEvent, WorkerAttached, WorkerDied
+from hybridgen.messages import AttachWorker, CheckLink, SlotEvent, WorkerAttached, WorkerDied
 from hybridgen.request import FinishReason
 from hybridgen.scheduler.admission import Admission
 from hybridgen.scheduler.encoding import Encoding
@@ -72,6 +72,11 @@ class Recovery:
         self._quarantine = quarantine
         self._samplers = samplers
         self._outbox = outbox
+        pools = (tokenizers, detokenizers)
+        self._seats: dict[str, GpuBatch | PoolWorker] = {
+            GPU: batch,
+            **{worker.name: worker for pool in pools for worker in pool.workers},
+        }
         self._on_death: dict[str, Callable[[WorkerDied], None]] = {
             "gpu": self._gpu_died,
             "sampler": self._sampler_died,
@@ -93,11 +98,8 @@ class Recovery:
             self._book.seat(record)
             self._place(record)
             self._retirement.watch(record)
-        order = AttachWorker(self._shape.incarnation)
-        self._outbox.to_worker(GPU, order)
-        for pool in (self._tokenizers, self._detokenizers):
-            for worker in pool.workers:
-                self._outbox.to_worker(worker.name, order)
+        for name in self._seats:
+            self._call(name)
         return len(records)
 
     def _place(self, record: RequestRecord) -> None:
@@ -125,7 +127,12 @@ class Recovery:
 
     def attached(self, fact: WorkerAttached) -> None:
         """A worker is there: for the first time, anew, or because it was asked."""
-        if fact.role == "gpu":
+        name = f"{fact.role}-{fact.index}"
+        if not fact.answers and self._shape.incarnation > 1 and name in self._seats:
+            # It may have been said to a predecessor, long ago.
+            if not self._is_echo(self._seats[name], fact):
+                self._call(name)
+        elif fact.role == "gpu":
             self._gpu_attached(fact)
         elif fact.role == "tokenizer" and fact.index in self._tokenizers:
             worker = self._tokenizers[fact.index]
@@ -141,49 +148,59 @@ class Recovery:
 
     def unreachable(self, name: str) -> None:
         """An order could not be delivered; what was lost is repeated once the worker attaches."""
-        if name == GPU:
-            self._batch.is_attached = False
-        for pool in (self._tokenizers, self._detokenizers):
-            for worker in pool.workers:
-                if worker.name == name:
-                    worker.is_attached = False
+        seat = self._seats.get(name)
+        if seat is not None and seat.is_attached:
+            seat.is_attached = False
+            seat.call += 1
+
+    def doubt(self, name: str) -> None:
+        """Something that was said to or by that worker was lost: it has to say what it holds."""
+        seat = self._seats.get(name)
+        if seat is not None and seat.is_attached:
+            self.unreachable(name)
+            self._call(name)
 
     def ask_again(self) -> bool:
         """Ask workers that should be there to introduce themselves; whether any is missing."""
-        absent = [
-            worker.name
-            for pool in (self._tokenizers, self._detokenizers)
-            for worker in pool.workers
-            if not worker.is_attached and not worker.is_lost
-        ]
-        if not self._batch.is_attached and not self._batch.is_lost:
-            absent.append(GPU)
+        seats = self._seats.items()
+        absent = [name for name, seat in seats if not seat.is_attached and not seat.is_lost]
         for name in absent:
-            self._outbox.to_worker(name, AttachWorker(self._shape.incarnation))
+            self._call(name)
         return bool(absent)
 
+    def check_links(self) -> None:
+        """Let those who are there show whether anything was lost on the way to or from them."""
+        for name, seat in self._seats.items():
+            if seat.is_attached:
+                self._outbox.to_worker(name, CheckLink())
+
+    def _call(self, name: str) -> None:
+        self._outbox.to_worker(name, AttachWorker(self._shape.incarnation, self._seats[name].call))
+
     def _seat(self, worker: PoolWorker, fact: WorkerAttached) -> bool:
-        if self._is_echo(worker.incarnation, worker.is_attached, fact):
+        if self._is_echo(worker, fact):
             return False
         worker.incarnation = fact.incarnation
         worker.is_attached = True
         worker.is_lost = False
         return True
 
-    def _is_echo(self, incarnation: int, is_attached: bool, fact: WorkerAttached) -> bool:
+    def _is_echo(self, seat: GpuBatch | PoolWorker, fact: WorkerAttached) -> bool:
         """Whether ``fact`` says less than is known.
 
-        It may come from a dead process, answer a dead coscheduler, or be older than orders that
-        were sent meanwhile: links lose nothing while both ends live, so an attached worker has
-        nothing to add.
+        It may come from a dead process, answer a dead coscheduler or an earlier call, or be older
+        than orders that were sent meanwhile: an attached worker has nothing to add, as what gets
+        lost on the way shows by itself (``doubt``). While one is called it gets no orders, so every
+        answer to the present call tells of all before.
         """
-        if fact.answers not in (0, self._shape.incarnation):
+        if fact.answers and (fact.answers, fact.call) != (self._shape.incarnation, seat.call):
             return True
-        return fact.incarnation < incarnation or (is_attached and fact.incarnation == incarnation)
+        is_known = seat.is_attached and fact.incarnation == seat.incarnation
+        return is_known or fact.incarnation < seat.incarnation
 
     def _gpu_attached(self, fact: WorkerAttached) -> None:
         batch = self._batch
-        if self._is_echo(batch.incarnation, batch.is_attached, fact):
+        if self._is_echo(batch, fact):
             return
         if batch.is_attached:
             self._rows_lost(batch.lose())

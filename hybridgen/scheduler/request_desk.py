@@ -134,10 +134,10 @@ class RequestDesk:
             record.prompt_wait_s = float("inf")
             self._retirement.watch(record)
             self._encoding.start(record)
+        if record.has_slot:
+            self._texts.tell_client(record)  # also when it is over: its text may be wanted yet
         if record.final is not None:
             self._outbox.to_client(record.client_id, record.final)
-        if record.has_slot and record.final is None:
-            self._texts.tell_client(record)
 
     def cancel(self, client_id: bytes, order: CancelRequest) -> None:
         """End it in whatever phase it is; RequestFinished follows."""

@@ -44,6 +44,8 @@ from hybridgen.scheduler.slot_ledger import SlotLedger
 from hybridgen.scheduler.texts import Texts
 
 CLOSE_GRACE_S = 0.5
+#: A final message without an acknowledgement for so long is said again.
+REPEAT_S = 1.0
 
 
 class Retirement:
@@ -185,6 +187,13 @@ class Retirement:
         self.alarms.clear(record)
         self._book.remove(record)
 
+    def repeat_finals(self) -> None:
+        """Say again what was not acknowledged: either message may have been lost on the way."""
+        due_s = self._clock() - REPEAT_S
+        for record in self._book:
+            if record.final is not None and not record.is_acked and record.final_s <= due_s:
+                self._outbox.to_client(record.client_id, record.final)
+
     def watch(self, record: RequestRecord) -> None:
         """Set the alarm for what would have to be done next."""
         if record.is_released:
@@ -238,7 +247,7 @@ class Retirement:
 
     def _text_ending(self, record: RequestRecord, fact: TextFinished) -> Ending:
         if fact.error is not None:
-            return Ending(FinishReason.ERROR, fact.error)
+            return Ending(FinishReason(fact.finish_reason), fact.error)
         return self.sampler_ending(record)
 
     def _deadline_error(self, record: RequestRecord) -> DeadlineExceeded:
@@ -256,7 +265,7 @@ class Retirement:
         if text is not None and FinishReason(text.finish_reason) in NATURAL_ENDS:
             ending = Ending(FinishReason(text.finish_reason))  # it had its answer before the cut
         elif text is not None and text.error is not None and not record.is_cut:
-            ending = Ending(FinishReason.ERROR, text.error)
+            ending = Ending(FinishReason(text.finish_reason), text.error)
         record.final = RequestFinished(
             request_id=record.request_id,
             finish_reason=ending.reason.public_name or "",

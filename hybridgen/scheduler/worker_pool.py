@@ -9,13 +9,23 @@ from hybridgen.scheduler.request_record import RequestRecord
 class PoolWorker:
     """One place in a pool, whoever sits in it at the moment."""
 
-    __slots__ = ("incarnation", "index", "is_attached", "is_lost", "name", "num_probes", "records")
+    __slots__ = (
+        "call",
+        "incarnation",
+        "index",
+        "is_attached",
+        "is_lost",
+        "name",
+        "num_probes",
+        "records",
+    )
 
     def __init__(self, role: str, index: int) -> None:
         self.name = f"{role}-{index}"
         self.index = index
         self.incarnation = -1  # of the process that attached last
         self.is_attached = False
+        self.call = 0  # times that it was there and had to introduce itself again
         self.is_lost = False  # no replacement will come
         self.records: dict[int, RequestRecord] = {}  # slot → what it works on, oldest first
         self.num_probes = 0  # work without a slot

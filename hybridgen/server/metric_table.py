@@ -303,6 +303,18 @@ _STAGES = (
         ),
     ),
     _counter(
+        "repeated_frames",
+        "",
+        "Messages between processes dropped because they came twice or too late.",
+        source.read_total(BRAIN, "repeated_frames"),
+    ),
+    _counter(
+        "missed_frames",
+        "",
+        "Messages between processes that never came; both sides tell each other everything again.",
+        source.read_total(BRAIN, "missed_frames"),
+    ),
+    _counter(
         "invalid_rows",
         "",
         "Rows of logits with NaN or without a finite value; each ends its request.",

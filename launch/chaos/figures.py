@@ -67,6 +67,11 @@ def detections_s(blows: Sequence[Blow]) -> list[float]:
     return [blow.detected_s - blow.at_s for blow in blows if blow.detected_s is not None]
 
 
+def notes_s(blows: Sequence[Blow]) -> list[float]:
+    """From each death until the coscheduler had acted on it."""
+    return [blow.noted_s - blow.at_s for blow in blows if blow.noted_s is not None]
+
+
 def recoveries_s(blows: Sequence[Blow]) -> list[float]:
     """From each death until its replacement was ready."""
     return [blow.whole_s - blow.at_s for blow in blows if blow.whole_s is not None]

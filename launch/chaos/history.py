@@ -76,6 +76,8 @@ class Blow(msgspec.Struct):
     how: str
     detected_s: float | None = None
     """When the supervisor said so."""
+    noted_s: float | None = None
+    """When the coscheduler had acted on it; its own death it cannot note."""
     whole_s: float | None = None
     """When its replacement was ready."""
 

@@ -87,6 +87,9 @@ class OwnTree:
         for death in self.log.deaths:
             if death.name == blow.name and death.incarnation == incarnation:
                 blow.detected_s = death.at_s + self._to_monotonic_s
+        for note in reversed(self.log.notes):  # it may have been told twice
+            if note.name == blow.name and note.incarnation == incarnation:
+                blow.noted_s = note.at_s + self._to_monotonic_s
         for back in self.log.returns:
             if back.name == blow.name and back.incarnation > incarnation:
                 blow.whole_s = back.at_s + self._to_monotonic_s

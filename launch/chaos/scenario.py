@@ -62,6 +62,22 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
 
 _DETECTED = Aim("detected_p99_s", 0.020)
 _WHOLE = Aim("whole_p95_s", 1.0)
+# How many innocents may be quarantined. A fault that strikes at random can strike the same request
+# twice, which then looks guilty: two deaths of a tokenizer with one prompt in hand, or three of the
+# gpu process within one replay, the last with that row on trial. What was measured on a machine
+# that had too much to do stands here, scaled to the number of kills and doubled or more.
+#
+# Half of the deaths are a tokenizer's at one prompt in 40, which may strike the same prompt again:
+# 3 of 166 deaths.
+_POISONED_BY_FAULTS = Aim("num_poisoned", 6)
+# A death in four comes while the last one is made good, so one in sixteen is a third: 7 of 95.
+_POISONED_BY_TORN_RINGS = Aim("num_poisoned", 150)
+# As by other faults, at one store in 40: 3 of 241 deaths.
+_POISONED_BY_TORN_SLOTS = Aim("num_poisoned", 40)
+# Half a minute and a thousand steps between two of them: every row moves on.
+_POISONED_BY_STALLS = Aim("num_poisoned", 0)
+# One role in seven is struck every 2 s: the gpu process hardly ever three times in a row. 0 of 174.
+_POISONED_BY_MIXED = Aim("num_poisoned", 20)
 _EXIT0 = (
     "tokenizer/tokenizer.encode:exit0@1/40,detokenizer/detokenizer.send:exit0@1/400,"
     "sampler/sampler.sample:exit0@1/400,gpu/gpu.step:exit0@1/1500,"
@@ -147,7 +163,7 @@ SCENARIOS = (
         fault=_EXIT0,
         num_kills=70,
         how="exited with code 0 without being asked",
-        aims=(Aim("num_poisoned", 70),),
+        aims=(_POISONED_BY_FAULTS,),
     ),
     Scenario(
         name="die-raise",
@@ -156,7 +172,7 @@ SCENARIOS = (
         fault=_EXIT0.replace("exit0", "raise"),
         num_kills=70,
         how="exited with code 70: a fault on purpose",
-        aims=(Aim("num_poisoned", 70),),
+        aims=(_POISONED_BY_FAULTS,),
     ),
     Scenario(
         name="pause",
@@ -184,7 +200,7 @@ SCENARIOS = (
         fault="gpu/gpu.step:stall=60s@1/1000",
         num_kills=3,
         how="after it had stood still",
-        aims=(Aim("detected_max_s", 32.0), Aim("num_poisoned", 3)),
+        aims=(Aim("detected_max_s", 32.0), _POISONED_BY_STALLS),
     ),
     Scenario(
         name="torn-ring",
@@ -193,7 +209,7 @@ SCENARIOS = (
         fault="gpu/ring.commit:kill@1/1500",
         num_kills=1000,
         how="killed by SIGKILL",
-        aims=(Aim("num_poisoned", 5000),),
+        aims=(_POISONED_BY_TORN_RINGS,),
     ),
     Scenario(
         name="torn-slot",
@@ -202,7 +218,7 @@ SCENARIOS = (
         fault="coscheduler/slot.commit:kill@1/60,tokenizer/slot.commit:kill@1/40",
         num_kills=1000,
         how="killed by SIGKILL",
-        aims=(Aim("num_poisoned", 1000),),
+        aims=(_POISONED_BY_TORN_SLOTS,),
     ),
     Scenario(
         name="mixed",
@@ -210,7 +226,7 @@ SCENARIOS = (
         plan=Plan.BEAT,
         num_kills=900,
         pause_s=2.0,
-        aims=(Aim("windows_share", 0.99, is_least=True), Aim("num_poisoned", 1800)),
+        aims=(Aim("windows_share", 0.99, is_least=True), _POISONED_BY_MIXED),
     ),
 )
 

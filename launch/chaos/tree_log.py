@@ -11,6 +11,7 @@ import msgspec
 _DEATH = re.compile(r"(\S+) \(pid (\d+), incarnation (\d+)\) ([^;]*)")
 _FAULT = re.compile(r"fault at (\S+): (\w+)")
 _RETURN = re.compile(r"(\S+) is back \(incarnation (\d+)\)")
+_NOTE = re.compile(r"noted that (\S+) \(incarnation (\d+)\) died")
 
 
 class LogLine(msgspec.Struct, frozen=True):
@@ -51,6 +52,14 @@ class Return(msgspec.Struct, frozen=True):
     incarnation: int
 
 
+class Note(msgspec.Struct, frozen=True):
+    """The coscheduler has acted on a death."""
+
+    at_s: float
+    name: str
+    incarnation: int
+
+
 class TreeLog:
     """Reads on from where it stopped. Times are of the wall clock.
 
@@ -64,6 +73,7 @@ class TreeLog:
         self.deaths: list[Death] = []
         self.returns: list[Return] = []
         self.faults: list[FaultSeen] = []
+        self.notes: list[Note] = []
         self.others: list[str] = []
         """Lines that are no JSON: what a process says when it dies in native code."""
 
@@ -87,6 +97,8 @@ class TreeLog:
             return
         if _FAULT.match(entry.message):
             self.faults.append(FaultSeen(entry.at_s, entry.process))
+        elif note := _NOTE.match(entry.message):
+            self.notes.append(Note(entry.at_s, note[1], int(note[2])))
         if not entry.process.startswith("supervisor"):
             return
         if death := _DEATH.match(entry.message):

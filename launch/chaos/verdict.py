@@ -44,6 +44,7 @@ def verdict(
     may_poison = scenario.plan in _MAY_POISON
     shown = {
         **spread("detected", figures.detections_s(history.blows)),
+        **spread("noted", figures.notes_s(history.blows)),
         **spread("whole", figures.recoveries_s(history.blows)),
         **spread("stall", stalls_s),
         **spread("accepts", () if is_over_after_blow else figures.acceptances_s(history)),

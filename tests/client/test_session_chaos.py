@@ -115,14 +115,14 @@ class UnreliableServer:
         if self.history:
             self.in_flight[self.owner].append(self.history[index % len(self.history)])
 
-    def reorder(self, index: int) -> None:
-        queue = self.in_flight[self.owner]
+    def reorder(self, peer: Peer, index: int) -> None:
+        queue = self.in_flight[peer]
         if len(queue) > 1:
             queue.insert(0, queue.pop(index % len(queue)))
 
-    def lose(self, index: int) -> None:
+    def lose(self, peer: Peer, index: int) -> None:
         """A frame that arrived damaged and was dropped."""
-        queue = self.in_flight[self.owner]
+        queue = self.in_flight[peer]
         if queue:
             queue.pop(index % len(queue))
 
@@ -152,8 +152,13 @@ class UnreliableServer:
             "connect": self.connect_wanted,
             "move": self.move,
             "repeat": lambda: self.repeat(number),
-            "reorder": lambda: self.reorder(number),
-            "lose": lambda: self.lose(number),
+            "reorder": lambda: self.reorder(self.owner, number),
+            "lose": lambda: self.lose(self.owner, number),
+            "lose control": lambda: self.lose(COSCHEDULER, number),
+            "reorder control": lambda: self.reorder(COSCHEDULER, number),
+            "repeat control": lambda: self.in_flight[COSCHEDULER].extend(
+                self.in_flight[COSCHEDULER][:1]
+            ),
             "wait": lambda: self.driver.advance(number / 10),
         }
         actions[action]()
@@ -171,6 +176,7 @@ class UnreliableServer:
                     self.deliver(peer)
             if self.is_acknowledged:
                 return
+            self.finish()  # said again for as long as it is not acknowledged
             self.driver.advance(0.1)
 
 
@@ -178,6 +184,7 @@ ACTIONS = (
     *("generate", "push", "deliver") * 3,
     *("deliver late", "deliver control", "reconnect", "reconnect control", "connect"),
     *("move", "repeat", "reorder", "lose", "wait"),
+    *("repeat control", "reorder control", "lose control"),
 )
 
 

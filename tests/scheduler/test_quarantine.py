@@ -124,7 +124,7 @@ def test_a_text_that_kills_while_its_tokens_keep_coming_is_ended() -> None:
         stage.died("detokenizer", incarnation, served=bad)
         stage.attach("detokenizer", incarnation=incarnation + 1)
         stage.advance(1.0)
-    assert stage.codes() == ["poison_request"]
+    assert set(stage.codes()) == {"poison_request"}  # said again until it is acknowledged
 
 
 def test_a_row_that_a_second_sampler_died_on_is_ended() -> None:

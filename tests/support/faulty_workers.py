@@ -2,6 +2,7 @@
 
 ``FAULTY`` says whose entry to spoil and how: ``tokenizer``, ``detokenizer``, ``sampler``,
 ``gpu-prefill``, ``gpu-decode``; or ``gpu-lost``: the device fails once, in the first incarnation.
+Where ``WORKERS_PROXY`` names an address, the workers look for their coscheduler there.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any, NoReturn
 
 from hybridgen.ipc.control import ControlSocket
 from hybridgen.ipc.logit_ring import POISON
+from hybridgen.ipc.runtime_dir import Endpoints
 from hybridgen.ipc.slot_table import SlotTable
 from hybridgen.messages import WorkerSpec
 from hybridgen.sampling import parameters
@@ -21,6 +23,9 @@ POISON_SEED = 666
 POISON_TEXT = "poison"
 #: Steps before the device fails.
 NUM_GOOD_STEPS = 40
+
+if WORKERS_PROXY := os.environ.get("WORKERS_PROXY", ""):
+    Endpoints.workers = property(lambda _: WORKERS_PROXY)  # type: ignore[method-assign, assignment]
 
 
 def die() -> NoReturn:

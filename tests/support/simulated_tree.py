@@ -25,6 +25,8 @@ from hybridgen.scheduler.coscheduler import Coscheduler
 from hybridgen.scheduler.outbox import ToClient, ToWorker
 from hybridgen.scheduler.tree_shape import TreeShape
 from tests.support.fake_clock import FakeClock
+from tests.support.fault_proxy import NO_MISHAPS, Mishaps
+from tests.support.simulated_link import SimulatedLink
 from tests.support.simulated_workers import (
     EOS,
     VOCAB,
@@ -72,6 +74,7 @@ class SimulatedTree:
         duplicate_share: float = 0.0,
         request_timeout_s: float = 600.0,
         enable_prefix_caching: bool = True,
+        mishaps: Mishaps = NO_MISHAPS,
     ) -> None:
         self.random = random.Random(seed)
         self.clock = FakeClock()
@@ -99,6 +102,8 @@ class SimulatedTree:
         self.to_supervisor: list[Any] = []
         self.orders: collections.deque[tuple[bytes, Any]] = collections.deque()
         self.workers: dict[str, SimulatedWorker] = {}
+        self.links: dict[str, SimulatedLink] = {}
+        self.mishaps = mishaps
         self.born: collections.Counter[str] = collections.Counter()
         for role, count in (
             ("tokenizer", num_tokenizers),
@@ -122,14 +127,16 @@ class SimulatedTree:
             lambda: seeds.getrandbits(64),
             tokens=self.store,
         )
+        for link in self.links.values():
+            link.coscheduler_born(self.shape.incarnation)
         self.coscheduler.restore()
         self.flush()
 
     def kill_coscheduler(self) -> None:
         """What it had not yet read is lost; clients repeat their open requests."""
-        for worker in self.workers.values():
+        for link in self.links.values():
             if self.random.random() < 0.5:
-                worker.facts.clear()
+                link.facts.cut()
         self.orders.clear()
         self.start_coscheduler()
         for asked in self.asked.values():
@@ -141,6 +148,9 @@ class SimulatedTree:
     def start_worker(self, role: str, index: int) -> None:
         name = f"{role}-{index}"
         self.born[name] += 1
+        if name not in self.links:
+            self.links[name] = SimulatedLink(name, self.random, self.mishaps)
+        self.links[name].worker_born(self.born[name])
         common = (self.born[name], self.table, self.store)
         if role == "gpu":
             self.workers[name] = SimulatedGpu(
@@ -234,7 +244,7 @@ class SimulatedTree:
                 if worker is None:
                     self.coscheduler.handle_unreachable(to)
                 else:
-                    worker.inbox.append(to.message)
+                    self.links[to.name].send(to.message)
             else:
                 self.to_supervisor.append(to.message)
 
@@ -252,6 +262,8 @@ class SimulatedTree:
         self.flush()
 
     def _run(self, worker: SimulatedWorker) -> None:
+        link = self.links[worker.name]
+        link.serve(worker)
         if self.random.random() < 0.5:
             worker.step()
         elif isinstance(worker, SimulatedGpu):
@@ -259,11 +271,9 @@ class SimulatedTree:
         elif isinstance(worker, SimulatedDetokenizer):
             worker.push_text()
         for _ in range(self.random.randrange(3)):
-            if worker.facts:
-                fact = worker.facts.popleft()
+            fact = link.hear(self.coscheduler)
+            if fact is not None and self.random.random() < self.duplicate_share:
                 self.coscheduler.handle_worker(fact)
-                if self.random.random() < self.duplicate_share:
-                    self.coscheduler.handle_worker(fact)
 
     def run(self, num_steps: int) -> None:
         for _ in range(num_steps):
@@ -281,7 +291,8 @@ class SimulatedTree:
     def _is_quiet(self) -> bool:
         report = self.coscheduler.health()
         done = all(a.finals or a.client_id in self.gone_clients for a in self.asked.values())
-        return done and not self.orders and report.num_free_slots == report.num_slots
+        is_free = report.num_free_slots == report.num_slots
+        return done and not self.orders and is_free and report.num_blocks == self.num_blocks
 
     # --- what must hold -----------------------------------------------------------------------
 

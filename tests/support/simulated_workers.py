@@ -22,6 +22,7 @@ from hybridgen.ipc.slot_table import (
 )
 from hybridgen.ipc.token_store import TokenStore
 from hybridgen.messages import (
+    UNASKED,
     AttachWorker,
     CloseText,
     EncodeProbe,
@@ -76,9 +77,13 @@ class SimulatedWorker:
         self.inbox: collections.deque[Any] = collections.deque()
         self.facts: collections.deque[Any] = collections.deque([self.introduction()])
 
-    def introduction(self, answers: int = 0) -> WorkerAttached:
+    def introduction(self, asked: AttachWorker = UNASKED) -> WorkerAttached:
         return WorkerAttached(
-            role=self.role, index=self.index, incarnation=self.incarnation, answers=answers
+            role=self.role,
+            index=self.index,
+            incarnation=self.incarnation,
+            answers=asked.coscheduler_incarnation,
+            call=asked.call,
         )
 
     def step(self) -> None:
@@ -87,7 +92,7 @@ class SimulatedWorker:
             return
         order = self.inbox.popleft()
         if isinstance(order, AttachWorker):
-            self.facts.append(self.introduction(order.coscheduler_incarnation))
+            self.facts.append(self.introduction(order))
         else:
             self.handle(order)
 
@@ -133,12 +138,15 @@ class SimulatedGpu(SimulatedWorker):
         self.step_number = self.num_cached_tokens = self.num_prefilled_tokens = 0
         super().__init__(0, incarnation, table, store)
 
-    def introduction(self, answers: int = 0) -> WorkerAttached:
+    def introduction(self, asked: AttachWorker = UNASKED) -> WorkerAttached:
+        if asked is not UNASKED:
+            self._report()
         return WorkerAttached(
             role="gpu",
             index=0,
             incarnation=self.incarnation,
-            answers=answers,
+            answers=asked.coscheduler_incarnation,
+            call=asked.call,
             rows=self.batch.rows(),
             num_blocks=self.num_blocks,
         )
@@ -174,6 +182,9 @@ class SimulatedGpu(SimulatedWorker):
             self.step_number += 1
             results = [self._sample(header, logits[r]) for r, header in enumerate(headers)]
             self.batch.apply(results)
+        self._report()
+
+    def _report(self) -> None:
         report = self.batch.take_report(self.step_number)
         if report is not None:
             self.facts.append(report)
@@ -269,13 +280,14 @@ class SimulatedDetokenizer(SimulatedWorker):
         self.deliver = deliver
         super().__init__(index, incarnation, table, store)
 
-    def introduction(self, answers: int = 0) -> WorkerAttached:
+    def introduction(self, asked: AttachWorker = UNASKED) -> WorkerAttached:
         open_slots = [SlotEvent(*key) for key in self.texts]
         return WorkerAttached(
             role=self.role,
             index=self.index,
             incarnation=self.incarnation,
-            answers=answers,
+            answers=asked.coscheduler_incarnation,
+            call=asked.call,
             open_slots=open_slots,
         )
 

@@ -13,15 +13,15 @@ from pathlib import Path
 
 from hybridgen.errors import BadModelFile
 from hybridgen.ipc.board import Role
-from hybridgen.ipc.channel import Poller, Router
+from hybridgen.ipc.channel import Poller
 from hybridgen.ipc.control import ControlSocket
 from hybridgen.ipc.runtime_dir import Endpoints
+from hybridgen.ipc.worker_links import WorkerLinks
 from hybridgen.messages import (
-    Decoder,
+    DeathNoted,
     DrainTree,
     TreeDrained,
     WorkerDied,
-    WorkerFact,
     WorkerSpec,
 )
 from hybridgen.workers.lifecycle import WorkerContext
@@ -75,25 +75,27 @@ def _sampler(context: WorkerContext) -> int:
 def _coscheduler(context: WorkerContext) -> int:
     """Notes deaths, answers the drain order."""
     spec = context.spec
-    router = Router([Endpoints(Path(spec.runtime_dir)).workers], Decoder(WorkerFact))
+    names = ["supervisor", *spec.worker_names]
+    links = WorkerLinks(Endpoints(Path(spec.runtime_dir)).workers, spec.incarnation, names)
     poller = Poller()
-    poller.add(router)
+    poller.add(links)
     poller.add(context.control)
     context.ready()
     while not context.should_exit:
         poller.poll(1.0)
         context.line.beat()
         context.read_orders()
-        while (received := router.receive()) is not None:
-            identity, fact = received
+        while (arrival := links.receive()) is not None:
+            name, _, fact = arrival
             if isinstance(fact, DrainTree):
                 _note(f"drain {fact.timeout_s}")
                 if os.environ.get("STAND_IN_DRAIN") != "never" or fact.timeout_s == 0.0:
-                    router.send(identity, TreeDrained(0))
+                    links.send(name, TreeDrained(0))
             elif isinstance(fact, WorkerDied):
                 final = " final" if fact.is_final else ""
                 _note(f"died {fact.role}-{fact.index} {fact.incarnation}{final}")
-    router.close()
+                links.send(name, DeathNoted(fact.role, fact.index, fact.incarnation))
+    links.close()
     return 0
 
 

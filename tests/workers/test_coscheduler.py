@@ -10,6 +10,7 @@ import zmq
 
 from hybridgen.errors import InvalidRequest
 from hybridgen.ipc.channel import Dealer, Router, SendResult
+from hybridgen.ipc.link_end import LinkEnd
 from hybridgen.ipc.slot_table import SlotState, SlotWord
 from hybridgen.messages import (
     AckFinished,
@@ -32,6 +33,7 @@ from hybridgen.messages import (
     RequestAccepted,
     RequestFinished,
     SlotEvent,
+    Stamped,
     StepReport,
     SubmitRequest,
     TextFinished,
@@ -76,6 +78,35 @@ class Peer:
         return [message for message in self.received if isinstance(message, kind)]
 
 
+class WorkerPeer(Peer):
+    """A worker; it numbers its frames."""
+
+    def __init__(self, place: Workplace, name: str, orders: Any) -> None:
+        super().__init__(place, place.endpoints.workers, name.encode(), Stamped[orders])
+        self._end = LinkEnd(1)
+
+    def say(self, *messages: Message) -> None:
+        for message in messages:
+            self.send_frame(self.stamp(message))
+
+    def stamp(self, message: Message) -> Stamped[Any]:
+        frame = self._end.stamp(message)
+        self._end.sent()
+        return frame
+
+    def send_frame(self, frame: Stamped[Any]) -> None:
+        self._dealer.send(frame)
+
+    def lose(self) -> None:
+        """The next frame gets lost on the way."""
+        self._end.sent()
+
+    def hear(self, kind: type[Any]) -> list[Any]:
+        while (frame := self._dealer.receive()) is not None:
+            self.received.append(self._end.take(frame))
+        return [message for message in self.received if isinstance(message, kind)]
+
+
 class GatedRouter(Router):
     """Says that a peer's queue is full for as long as the test wants."""
 
@@ -93,8 +124,7 @@ class Tree:
         self.host = CoschedulerHost(place.context("coscheduler-0", incarnation=incarnation))
         place.adopt(self.host)
         self.workers = {
-            role: Peer(place, place.endpoints.workers, f"{role}-0".encode(), orders)
-            for role, orders in ORDERS.items()
+            role: WorkerPeer(place, f"{role}-0", orders) for role, orders in ORDERS.items()
         }
 
     def attach(self) -> None:
@@ -345,3 +375,31 @@ def test_runs_until_it_is_told_to_exit(workplace: Workplace) -> None:
     workplace.order("coscheduler-0", DrainWorker())
     assert run(context.spec, context.control) == 0
     assert [type(fact) for fact in workplace.facts("coscheduler-0")] == [WorkerReady]
+
+
+def test_garbage_and_strangers_on_the_workers_socket_are_dropped_and_counted(
+    workplace: Workplace,
+) -> None:
+    tree = Tree(workplace)
+    tree.attach()
+    stranger = WorkerPeer(workplace, "sampler-9", GpuOrder)
+    stranger.say(WorkerAttached(role="gpu", index=0, incarnation=9, num_blocks=1))
+    tree.workers["gpu"].send_raw(b"\xc1 no message")
+    tree.workers["gpu"].send_raw(b"one part", b"too many")
+    tree.turn_until(lambda: tree.counters()["corrupt_frames"] == 3)
+    assert tree.counters()["free_blocks"] == 64
+
+
+def test_a_frame_that_is_lost_or_doubled_is_counted_and_its_worker_asked(
+    workplace: Workplace,
+) -> None:
+    tree = Tree(workplace)
+    tree.attach()
+    gpu = tree.workers["gpu"]
+    gpu.lose()
+    report = gpu.stamp(StepReport(step=1))
+    for _ in range(2):
+        gpu.send_frame(report)
+    tree.turn_until(lambda: any(call.call == 1 for call in gpu.hear(AttachWorker)))
+    tree.turn_until(lambda: tree.counters()["repeated_frames"] == 1)
+    assert tree.counters()["missed_frames"] == 1

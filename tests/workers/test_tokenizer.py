@@ -11,11 +11,10 @@ from hybridgen.formats.mock_model import (
     VOCAB_SIZE,
     mock_model,
 )
-from hybridgen.ipc.channel import Dealer
+from hybridgen.ipc.coscheduler_line import CoschedulerLine
 from hybridgen.ipc.slot_table import SlotWord
 from hybridgen.messages import (
     AttachWorker,
-    Decoder,
     DrainWorker,
     EncodeProbe,
     EncodePrompt,
@@ -47,13 +46,13 @@ class Desk:
     def __init__(self, place: Workplace) -> None:
         self.place = place
         self.coscheduler: FactSocket = place.open_coscheduler()
-        dealer = Dealer(place.endpoints.workers, b"tokenizer-0", Decoder(TokenizerOrder))
-        place.adopt(dealer)
         encoder = build_prompt_encoder(
             mock_model(place.config).tokenizer, "", max_model_len=place.slots.max_model_len
         )
         context = place.context("tokenizer-0")
-        self.tokenizer = Tokenizer(context, encoder, dealer, place.slots)
+        line = CoschedulerLine(context.spec, TokenizerOrder)
+        place.adopt(line)
+        self.tokenizer = Tokenizer(context, encoder, line, place.slots)
         self.tokenizer.introduce()
         self.coscheduler.wait_for(WorkerAttached)
 

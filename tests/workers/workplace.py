@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from hybridgen.config import Config
 from hybridgen.formats.mock_model import EOS_ID, VOCAB_SIZE
 from hybridgen.ipc.board import Board, BoardSnapshot
-from hybridgen.ipc.channel import Dealer, Router
+from hybridgen.ipc.channel import Dealer
 from hybridgen.ipc.control import ControlSocket, control_pair
 from hybridgen.ipc.doorbell import Doorbell
 from hybridgen.ipc.logit_ring import LogitRing
@@ -24,13 +24,13 @@ from hybridgen.ipc.sampled_ring import SampledRing
 from hybridgen.ipc.segment import Segment, SegmentKind
 from hybridgen.ipc.slot_table import SlotState, SlotTable, SlotWord
 from hybridgen.ipc.token_store import TokenStore
+from hybridgen.ipc.worker_links import WorkerLinks
 from hybridgen.messages import (
     ChildFact,
     Decoder,
     Message,
     ReplaceRing,
     TextReply,
-    WorkerFact,
     WorkerSpec,
     encode,
 )
@@ -165,9 +165,9 @@ class Workplace:
 
     def open_coscheduler(self) -> FactSocket:
         """The socket that workers report to."""
-        router = Router([self.endpoints.workers], Decoder(WorkerFact))
-        self.adopt(router)
-        return FactSocket(router)
+        links = WorkerLinks(self.endpoints.workers, 1, NAMES)
+        self.adopt(links)
+        return FactSocket(links)
 
     def reader(self, client_id: bytes, *, high_water: int = 1000) -> Dealer:
         """A client's text socket."""
@@ -255,19 +255,19 @@ class Workplace:
 class FactSocket:
     """The coscheduler's worker socket, in a test's hands."""
 
-    def __init__(self, router: Router) -> None:
-        self._router = router
+    def __init__(self, links: WorkerLinks) -> None:
+        self._links = links
         self.facts: list[Any] = []
 
     def send(self, name: str, *messages: Message) -> None:
         """To a worker that has introduced itself."""
         for message in messages:
-            self._router.send(name.encode(), message)
+            self._links.send(name, message)
 
     def receive(self) -> list[Any]:
         """Everything received so far, in order."""
-        while (received := self._router.receive()) is not None:
-            self.facts.append(received[1])
+        while (arrival := self._links.receive()) is not None:
+            self.facts.append(arrival.fact)
         return self.facts
 
     def of(self, kind: type[Any]) -> list[Any]:

@@ -7,6 +7,7 @@ import pytest
 from hybridgen.launch.chaos.figures import (
     acceptances_s,
     detections_s,
+    notes_s,
     percentile,
     recoveries_s,
     stalls_s,
@@ -57,8 +58,9 @@ def test_a_stall_ends_with_the_next_death() -> None:
 
 
 def test_detection_and_recovery_count_from_the_death() -> None:
-    blows = [Blow(1.0, "a", "", detected_s=1.01, whole_s=1.5), Blow(2.0, "b", "")]
+    blows = [Blow(1.0, "a", "", detected_s=1.01, noted_s=1.02, whole_s=1.5), Blow(2.0, "b", "")]
     assert detections_s(blows) == pytest.approx([0.01])
+    assert notes_s(blows) == pytest.approx([0.02])
     assert recoveries_s(blows) == pytest.approx([0.5])
 
 

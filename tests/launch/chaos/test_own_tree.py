@@ -12,7 +12,7 @@ import pytest
 from hybridgen.errors import InternalError, PeerGone
 from hybridgen.launch.chaos.history import Blow
 from hybridgen.launch.chaos.own_tree import OwnTree
-from hybridgen.launch.chaos.tree_log import Death, FaultSeen, Return, TreeLog
+from hybridgen.launch.chaos.tree_log import Death, FaultSeen, Note, Return, TreeLog
 
 
 def tree_of(pid: int) -> OwnTree:
@@ -54,6 +54,7 @@ def test_a_blow_is_followed_through_the_log() -> None:
     tree = tree_of(1)
     tree.log.deaths = [Death(1001.5, "gpu-0", 7, 2, "killed by SIGKILL")]
     tree.log.returns = [Return(1001.4, "gpu-0", 2), Return(1002.5, "gpu-0", 3)]
+    tree.log.notes = [Note(1001.6, "gpu-0", 2), Note(1002.6, "gpu-0", 2), Note(1001.55, "gpu-0", 1)]
     blow = Blow(1.49, "gpu-0", "SIGKILL")
     tree.follow(blow, 2)
-    assert (blow.detected_s, blow.whole_s) == (1.5, 2.5)
+    assert (blow.detected_s, blow.noted_s, blow.whole_s) == pytest.approx((1.5, 1.6, 2.5))

@@ -42,6 +42,13 @@ def test_a_fault_on_purpose_is_read_from_the_process_that_has_it(log: TreeLog) -
     assert (fault.at_s, fault.name) == (100.25, "gpu-0")
 
 
+def test_what_the_coscheduler_has_noted_is_read(log: TreeLog) -> None:
+    write(log, "coscheduler-0", "noted that sampler-1 (incarnation 4) died", 100.5)
+    log.read()
+    [note] = log.notes
+    assert (note.at_s, note.name, note.incarnation) == (100.5, "sampler-1", 4)
+
+
 def test_reading_goes_on_where_it_stopped(log: TreeLog) -> None:
     for incarnation in (2, 3):
         write(log, "supervisor-0", f"gpu-0 is back (incarnation {incarnation})")

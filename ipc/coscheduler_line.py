@@ -1,0 +1,58 @@
+"""A worker's line to the coscheduler: messages in numbered frames, links checked when asked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import zmq
+
+from hybridgen.ipc.channel import Dealer
+from hybridgen.ipc.link_end import WorkerEnd
+from hybridgen.ipc.runtime_dir import Endpoints
+from hybridgen.messages import Decoder, Message, Stamped, WorkerSpec
+
+
+class CoschedulerLine:
+    """One socket; nothing here blocks.
+
+    Args:
+        spec: of this worker.
+        orders: union of the messages that it takes.
+    """
+
+    def __init__(self, spec: WorkerSpec, orders: Any) -> None:
+        self._dealer = Dealer(
+            Endpoints(Path(spec.runtime_dir)).workers,
+            f"{spec.role}-{spec.index}".encode(),
+            Decoder(Stamped[orders]),
+        )
+        self._end = WorkerEnd(spec.incarnation)
+
+    def tell(self, message: Message) -> None:
+        """Queue a message for the coscheduler.
+
+        Raises:
+            RingFull: it has been away for a whole queue of messages; this process should end.
+        """
+        self._dealer.tell(self._end.stamp(message))
+        self._end.sent()
+
+    def receive(self) -> Any | None:
+        """The next order, or None when there is none now."""
+        while (frame := self._dealer.receive()) is not None:
+            order, answer = self._end.hear(frame)
+            if answer is not None:
+                self.tell(answer)
+            if order is not None:
+                return order
+        return None
+
+    @property
+    def sockets(self) -> tuple[zmq.Socket[bytes], ...]:
+        """What a Poller watches."""
+        return self._dealer.sockets
+
+    def close(self) -> None:
+        """Close the socket."""
+        self._dealer.close()
