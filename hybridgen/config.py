@@ -48,8 +48,13 @@ class ModelSection(Section, frozen=True):
     tool_call_parser: Literal["auto", "none", "hermes", "llama3_json", "mistral"] = "auto"
     """How the model writes calls of tools; `auto` looks at its chat template, `none` refuses
     requests with tools."""
+    reasoning_parser: Literal["auto", "none", "qwen3", "deepseek_r1", "mistral"] = "auto"
+    """How the model marks its reasoning; `auto` looks at its chat template, `none` leaves it in
+    the answer."""
     cache_dir: str = ""
     """Where prepared weights are kept; empty means ~/.cache/hybridgen (XDG_CACHE_HOME counts)."""
+    verify_weights: bool = False
+    """Compare every byte of a .hybridgen file with its hashes before it is served."""
 
 
 class DeviceSection(Section, frozen=True):

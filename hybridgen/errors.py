@@ -38,6 +38,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 FieldValue = str | int | float | bool | None
+MAX_SHOWN_CHARS = 500
 
 
 class HybridGenError(Exception):
@@ -316,10 +317,17 @@ class OutOfDeviceMemory(CapacityError):
 
 
 class ModelError(HybridGenError):
-    """The model, its tokenizer or its template cannot be used."""
+    """The model, its tokenizer or its template cannot be used.
+
+    Texts are cut to ``MAX_SHOWN_CHARS``: names and values come out of files that nobody trusts.
+    """
 
     code = "model_error"
     exit_code = 65
+
+    def __init__(self, message: str, **fields: Any) -> None:
+        shown = {key: _cut(item) if isinstance(item, str) else item for key, item in fields.items()}
+        super().__init__(_cut(message), **shown)
 
 
 class UnsupportedModel(ModelError):
@@ -348,6 +356,10 @@ class InternalError(HybridGenError):
 
 def _walk(cls: type[HybridGenError]) -> list[type[HybridGenError]]:
     return [cls, *(leaf for sub in cls.__subclasses__() for leaf in _walk(sub))]
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= MAX_SHOWN_CHARS else f"{text[:MAX_SHOWN_CHARS]}…"
 
 
 #: code → class, for every class of the tree.

@@ -102,7 +102,7 @@ class LLM:
         """
         offered = as_tools(tools)
         prompts: list[PromptLike] = [
-            ChatPrompt(prompt.messages, offered or prompt.tools)
+            ChatPrompt(prompt.messages, offered or prompt.tools, prompt.template_kwargs)
             if isinstance(prompt, ChatPrompt)
             else prompt
             for prompt in as_prompts(conversations)

@@ -226,7 +226,10 @@ class ProbeEncoded(Message, frozen=True):
 
 
 class JoinBatch(Message, frozen=True):
-    """Prefill the first num_tokens ids of the slot's token row, then decode it every step."""
+    """Prefill the first num_tokens ids of the slot's token row, then decode it every step.
+
+    Blocks may hold only the beginning of them: more is granted while they are computed.
+    """
 
     slot: int
     epoch: int
@@ -260,7 +263,7 @@ class SlotEvent(msgspec.Struct, frozen=True, array_like=True):
 
 
 class RowProgress(msgspec.Struct, frozen=True, array_like=True):
-    """How much of a row's prompt is in its blocks."""
+    """How many leading tokens of a row are in its blocks (or, while it is decoded, ordered)."""
 
     slot: int
     epoch: int
@@ -275,7 +278,7 @@ class StepReport(Message, frozen=True, kw_only=True):
     prefilled: list[SlotEvent] = []  # prompt is in, the row decodes from now on
     finished: list[SlotEvent] = []  # sampler ended it; its blocks are no longer touched
     retired: list[SlotEvent] = []  # answer to RetireSlot (also for rows not known here)
-    starving: list[SlotEvent] = []  # fewer than one block of room left
+    starving: list[RowProgress] = []  # fewer than one block of room left
     overflowed: list[SlotEvent] = []  # off: the device had no memory to compute them
     memory_error: ErrorInfo | None = None  # ... and what it said
     incarnation: int = 0  # as in PromptEncoded

@@ -142,6 +142,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Leave special tokens out of the text (ids always carry them)."""
     keep_tool_marks: bool = False
     """Leave special tokens that mark calls of tools in the text all the same."""
+    keep_reasoning_marks: bool = False
+    """The same for those that mark reasoning; a mark that the prompt ends with begins the text."""
     logprobs: int | None = None
     """Report the log-probability of each chosen token and of this many best ones, 0 … 20."""
     grammar: Grammar | None = None
@@ -257,10 +259,8 @@ def check_timeout(timeout_s: float | None) -> None:
     Raises:
         InvalidRequest: not a number of seconds above 0 and up to a day.
     """
-    if timeout_s is None:
-        return
     is_number = isinstance(timeout_s, int | float) and not isinstance(timeout_s, bool)
-    if is_number and 0.0 < timeout_s <= MAX_TIMEOUT_S:
+    if timeout_s is None or (is_number and 0.0 < timeout_s <= MAX_TIMEOUT_S):
         return
     raise InvalidRequest(
         "timeout_s is out of range",
@@ -282,6 +282,8 @@ class ChatMessage(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknow
     """What the assistant asked for; ``content`` may then be empty."""
     tool_call_id: str | None = None
     """The call whose result a message of role ``tool`` brings."""
+    reasoning_content: str | None = None
+    """What the assistant thought before it answered, for templates that show it."""
 
 
 class TextPrompt(msgspec.Struct, frozen=True, tag="text", forbid_unknown_fields=True):
@@ -304,20 +306,22 @@ class ChatPrompt(
     messages: list[ChatMessage]
     tools: list[Tool] = []
     """Functions that the model may call."""
+    template_kwargs: dict[str, Any] = {}
+    """Variables for the template, as JSON has values; ``enable_thinking`` is one of Qwen 3's."""
 
     @classmethod
     def of(
         cls,
         messages: Sequence[dict[str, Any]] | Sequence[ChatMessage],
         tools: Sequence[Mapping[str, Any] | Tool] = (),
+        template_kwargs: Mapping[str, Any] | None = None,
     ) -> ChatPrompt:
         """A conversation and tools as users write them, which is as OpenAI's API has them.
 
         Raises:
             InvalidRequest: naming the message or the tool that is malformed.
         """
-        offered = as_tools(tools)
-        prompt = as_prompt(messages)
+        offered, prompt = as_tools(tools), as_prompt(messages)
         if not isinstance(prompt, ChatPrompt):
             raise InvalidRequest(
                 "a conversation is a list of messages",
@@ -325,7 +329,7 @@ class ChatPrompt(
                 value=type(messages).__name__,
                 remedy="Pass [{'role': …, 'content': …}, …]",
             )
-        return cls(prompt.messages, offered)
+        return cls(prompt.messages, offered, dict(template_kwargs or {}))
 
 
 Prompt = TextPrompt | IdsPrompt | ChatPrompt

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TextIO
 
+from hybridgen.config import MAX_MODEL_LEN
 from hybridgen.ipc.segment import SHM_DIR, free_shared_memory
 from hybridgen.launch.http_plan import curl_line, http_url
 from hybridgen.launch.placement import Placement, format_cpus
@@ -106,7 +107,7 @@ def plan_lines(plan: TreePlan, placement: Placement) -> list[str]:
         _line("model", f"{name} ({plan.model_path}, {config.model.dtype})"),
         _line(
             "context",
-            f"{config.model.max_model_len} tokens, {scheduler.max_num_seqs} at once, "
+            f"{context_text(plan)}, {scheduler.max_num_seqs} at once, "
             f"{scheduler.backlog_limit} queued",
         ),
         _line(
@@ -129,6 +130,14 @@ def plan_lines(plan: TreePlan, placement: Placement) -> list[str]:
             f"{format_bytes(free_shared_memory())} free",
         ),
     ]
+
+
+def context_text(plan: TreePlan) -> str:
+    """``8192 tokens``, and where that is the limit of a longer model, how long the model's is."""
+    served, own = plan.config.model.max_model_len, plan.model.config.max_position
+    if served == MAX_MODEL_LEN < own:
+        return f"{served} tokens, the most that is served of the model's own {own}"
+    return f"{served} tokens"
 
 
 def _line(label: str, text: str) -> str:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from hybridgen.errors import HybridGenError
 from hybridgen.launch import standard_streams
 from hybridgen.launch.exit_codes import EXIT_INTERRUPTED, EXIT_OUTPUT
+from hybridgen.printable import printable
 
 _OUTPUT_ERRORS = frozenset({errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EFBIG, errno.EPIPE})
 
@@ -32,6 +33,7 @@ COMMANDS: dict[str, CommandEntry] = {
     "ps": CommandEntry("ps", "List the processes of a running tree."),
     "top": CommandEntry("top", "Watch a running tree."),
     "stop": CommandEntry("stop", "Drain and stop a running tree."),
+    "convert": CommandEntry("convert", "Make one .hybridgen file of a model."),
     "inspect": CommandEntry("inspect", "Show what a model is, without loading it."),
     "config": CommandEntry("config", "Show every option, its value and where it comes from."),
     "chaos": CommandEntry("chaos", "Kill processes under load and check every text."),
@@ -115,7 +117,7 @@ def render_error(error: HybridGenError) -> str:
     lines += [f"  {key}: {value}" for key, value in error.fields.items() if key not in known]
     if "remedy" in error.fields:
         lines.append(f"  remedy: {error.fields['remedy']}")
-    return "\n".join(lines)
+    return "\n".join(map(printable, "\n".join(lines).split("\n")))
 
 
 def _is_debug(arguments: Sequence[str]) -> bool:

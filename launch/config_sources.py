@@ -1,4 +1,4 @@
-"""Where a value comes from: flag, then environment, then config file, then default.
+"""Where a value comes from: flag, environment, config file, the model's own hint, or default.
 
 All sources are texts or plain values until here; one conversion with the bounds of config.py
 checks them all, so a bad value is the same error wherever it stands, and names its source.
@@ -17,6 +17,7 @@ import msgspec
 
 from hybridgen.config import Config
 from hybridgen.errors import ConfigError
+from hybridgen.formats.hybridgen_file import SUFFIX, read_hints
 from hybridgen.launch.config_fields import (
     CONFIG_FILE_ENV,
     ENV_PREFIX,
@@ -52,6 +53,7 @@ def resolve(
 
     Raises:
         ConfigError: an unknown key (with near matches), a value out of its bounds, a bad file.
+        ModelError: the model is a .hybridgen file whose hints cannot be read.
     """
     if file is None and environment.get(CONFIG_FILE_ENV):
         file = Path(environment[CONFIG_FILE_ENV])
@@ -63,7 +65,7 @@ def resolve(
         field = _known(name, "flag")
         if value is not None:
             origins[name] = Origin(value, f"flag {field.flag}")
-    return _build(origins)
+    return _build(hints_for(origins) | origins)
 
 
 def config_from_options(options: Mapping[str, Any]) -> Config:
@@ -71,11 +73,31 @@ def config_from_options(options: Mapping[str, Any]) -> Config:
 
     Raises:
         ConfigError: an unknown name (with near matches) or a value out of its bounds.
+        ModelError: the model is a .hybridgen file whose hints cannot be read.
     """
     origins = {}
     for name, value in options.items():
         origins[_known(name, "option").name] = Origin(value, f"option {name}")
-    return _build(origins).config
+    return _build(hints_for(origins) | origins).config
+
+
+def hints_for(origins: Mapping[str, Origin]) -> dict[str, Origin]:
+    """Field name → value of what the chosen model advises, if it is a .hybridgen file.
+
+    Raises:
+        ModelError: it cannot be read.
+    """
+    chosen = origins.get("model")
+    path = Path("" if chosen is None else str(chosen.value)).expanduser()
+    # Whether the model is there at all is found out later, with a better text.
+    if path.suffix != SUFFIX or not path.is_file():
+        return {}
+    given = read_hints(path).given.items()
+    return {
+        name: Origin(value, f"model {path.name}")
+        for name, value in given
+        if name in config_fields()
+    }
 
 
 def read_environment(environment: Mapping[str, str]) -> dict[str, Origin]:

@@ -104,6 +104,11 @@ def judge_probe(said: str, is_good: bool) -> DeviceChoice:
     return DeviceChoice("cuda", device)
 
 
+def probed_bytes(said: str) -> int:
+    """Memory of the device that a good probe has found."""
+    return int(said.split(" ", 3)[2])
+
+
 def run_probe(code: str = _PROBE, timeout_s: float = PROBE_TIMEOUT_S) -> tuple[str, bool]:
     """(what the child said, whether there is a device); it ends with the call."""
     try:

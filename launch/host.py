@@ -18,7 +18,7 @@ from hybridgen import fault, log
 from hybridgen.clock import monotonic_s
 from hybridgen.config import Config
 from hybridgen.errors import ConfigError
-from hybridgen.formats.inspect import inspect_model
+from hybridgen.formats.inspect import inspect_model, verify_model
 from hybridgen.ipc.board import ProcessState, Role
 from hybridgen.ipc.channel import Router
 from hybridgen.ipc.runtime_dir import RuntimeDir
@@ -72,6 +72,8 @@ def prepare(
     if report is not None:
         report.phase("model", config.model.model)
     model = inspect_model(config.model.model, config)
+    if config.model.verify_weights:
+        verify_model(model)
     if report is not None:
         report.phase("plan", model.name)
     supply = placement.read_supply().without(claimed)

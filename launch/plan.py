@@ -19,6 +19,7 @@ from hybridgen.errors import ConfigError
 from hybridgen.formats.model_info import ModelInfo
 from hybridgen.formats.tokenizer_spec import TokenizerSpec
 from hybridgen.ipc.board import Role
+from hybridgen.kvcache.kv_window import kv_window
 from hybridgen.kvcache.planned_blocks import planned_blocks
 from hybridgen.launch.http_plan import check_http
 from hybridgen.launch.placement import CpuSupply
@@ -199,7 +200,7 @@ def context_length(config: Config, model: ModelInfo) -> int:
 
 
 def kv_blocks(config: Config, model: ModelInfo, max_model_len: int) -> tuple[int, int]:
-    """(KV blocks, bytes of the cache). One sequence of full length always fits.
+    """(KV blocks, bytes of the cache). One sequence of full length always fits, as far as kept.
 
     On a CUDA device 0 blocks: as many as fit, which the gpu process finds out.
 
@@ -211,11 +212,15 @@ def kv_blocks(config: Config, model: ModelInfo, max_model_len: int) -> tuple[int
         return 0, 0
     block_size = config.device.block_size
     bytes_per_token = model.config.kv_bytes_per_token(ELEMENT_BYTES[_dtype(config)])
+    kept_window = model.config.kept_window
     num_blocks = planned_blocks(
-        config, max_model_len=max_model_len, bytes_per_token=bytes_per_token
+        config,
+        max_model_len=max_model_len,
+        bytes_per_token=bytes_per_token,
+        kept_window=kept_window,
     )
     block_bytes = block_size * bytes_per_token
-    least = math.ceil(max_model_len / block_size)
+    least = kv_window(config, kept_window).row_blocks(max_model_len)
     if num_blocks < least:
         flag = "--num-kv-blocks" if config.device.num_kv_blocks else "--kv-cache-memory"
         raise ConfigError(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import resource
+from collections.abc import Mapping
 from pathlib import Path
 
 import psutil
@@ -120,24 +121,33 @@ def check_memory(plan: TreePlan, have_bytes: int) -> None:
     Raises:
         ConfigError: with the sum and its largest part.
     """
+    parts = memory_parts(plan)
+    need_bytes = sum(parts.values())
+    if need_bytes <= have_bytes:
+        return
+    raise ConfigError(
+        f"the plan does not fit into memory: {format_parts(parts)}",
+        value=f"need {format_bytes(need_bytes)}",
+        limit=f"have {format_bytes(have_bytes)}",
+        remedy="Lower --kv-cache-memory, --max-num-seqs or --max-model-len, or free memory",
+    )
+
+
+def memory_parts(plan: TreePlan) -> dict[str, int]:
+    """What the host's memory is needed for, in bytes."""
     element_bytes = ELEMENT_BYTES[plan.config.model.dtype]
     is_mock = plan.model.kind == "mock"
-    parts = {
+    return {
         "weights": 0 if is_mock else plan.model.config.num_parameters * element_bytes,
         "KV cache": 0 if is_mock else plan.kv_cache_bytes,
         "shared memory": plan.shm_bytes,
         "processes": PROCESS_BYTES * len(plan.worker_names),
     }
-    need_bytes = sum(parts.values())
-    if need_bytes <= have_bytes:
-        return
-    listing = ", ".join(f"{name} {format_bytes(size)}" for name, size in parts.items())
-    raise ConfigError(
-        f"the plan does not fit into memory: {listing}",
-        value=f"need {format_bytes(need_bytes)}",
-        limit=f"have {format_bytes(have_bytes)}",
-        remedy="Lower --kv-cache-memory, --max-num-seqs or --max-model-len, or free memory",
-    )
+
+
+def format_parts(parts: Mapping[str, int]) -> str:
+    """``weights 1.5 GiB, KV cache 2.0 GiB``."""
+    return ", ".join(f"{name} {format_bytes(size)}" for name, size in parts.items())
 
 
 def format_bytes(num_bytes: int) -> str:

@@ -9,7 +9,14 @@ import msgspec
 import pytest
 
 from hybridgen import errors
-from hybridgen.errors import BY_CODE, HybridGenError, InternalError, from_wire
+from hybridgen.errors import (
+    BY_CODE,
+    MAX_SHOWN_CHARS,
+    BadModelFile,
+    HybridGenError,
+    InternalError,
+    from_wire,
+)
 from hybridgen.messages import ErrorInfo
 
 CLASSES = sorted(
@@ -113,3 +120,10 @@ def test_the_documentation_lists_every_code() -> None:
         pytest.skip("docs/errors.md is generated later")
     text = page.read_text()
     assert [code for code in BY_CODE if f"`{code}`" not in text] == []
+
+
+def test_what_a_model_file_says_is_cut_where_an_error_shows_it() -> None:
+    error = BadModelFile("x" * 10_000, field="y" * 10_000, value="z" * 10_000, remedy="Fetch it")
+    assert len(str(error)) < 3 * MAX_SHOWN_CHARS
+    assert len(str(error.fields["field"])) <= MAX_SHOWN_CHARS + 1
+    assert error.fields["remedy"] == "Fetch it"

@@ -14,7 +14,6 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -22,11 +21,14 @@ import torch
 
 from hybridgen.config import Config, ModelSection
 from hybridgen.formats.convert import load_weights
-from hybridgen.formats.hybridgen_file import file_metadata
+from hybridgen.formats.hybridgen_file import (
+    SourceFacts,
+    encode_file_header,
+    file_metadata,
+)
 from hybridgen.formats.inspect import inspect_model
 from hybridgen.formats.mock_model import mock_model
 from hybridgen.formats.model_info import ModelInfo
-from hybridgen.formats.safetensors_file import encode_header, write_tensors
 from hybridgen.models.config import ModelConfig
 from hybridgen.models.cuda.upload import MAX_THREADS
 from hybridgen.models.cuda.weights import load_device_weights
@@ -68,26 +70,21 @@ def make_info(num_bytes: float) -> ModelInfo:
     layer_bytes -= 2 * small.num_parameters
     num_layers = 1 + max(0, round((num_bytes - 2 * small.num_parameters) / layer_bytes))
     config = msgspec.structs.replace(small, num_layers=num_layers)
-    return msgspec.structs.replace(mock_model(Config()), kind="hybridgen", config=config)
+    mock = mock_model(Config())
+    tokenizer = msgspec.structs.replace(mock.tokenizer, vocab_size=config.vocab_size)
+    return msgspec.structs.replace(mock, kind="hybridgen", config=config, tokenizer=tokenizer)
 
 
 def write_model(info: ModelInfo, path: Path) -> int:
     """The same random numbers over and over; bytes of the tensors."""
-    shapes = info.config.weight_shapes()
-    header, _ = encode_header(shapes, "BF16", file_metadata(info, "bfloat16", "bench"))
+    metadata = file_metadata(info, "bfloat16", SourceFacts(name="bench"))
     numbers = torch.randn(NUM_NUMBERS, generator=torch.Generator().manual_seed(0)).bfloat16()
     stock = numbers.view(torch.uint8).numpy().data
-
-    def parts() -> Iterator[memoryview]:
-        for shape in shapes.values():
-            left = 2 * torch.Size(shape).numel()
-            while left:
-                part = stock[: min(left, len(stock))]
-                left -= len(part)
-                yield part
-
+    num_bytes = 2 * info.config.num_parameters
     with path.open("wb") as file:
-        num_bytes = write_tensors(file, header, parts())
+        file.write(encode_file_header(info, "bfloat16", metadata))
+        for start in range(0, num_bytes, len(stock)):
+            file.write(stock[: num_bytes - start])
         file.flush()
         os.fsync(file.fileno())
     return num_bytes

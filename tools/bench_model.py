@@ -28,6 +28,7 @@ from hybridgen.formats.model_info import ModelInfo
 from hybridgen.models.config import ModelConfig
 from hybridgen.models.engine import Engine
 from hybridgen.models.registry import load_engine
+from tools.llama_peer import llama_peer
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 BLOCK_SIZE = 16
@@ -157,35 +158,18 @@ class TransformersRun:
     def __init__(
         self, info: ModelInfo, config: Config, dtype: str, options: argparse.Namespace
     ) -> None:
-        from transformers import LlamaConfig, LlamaForCausalLM
         from transformers.utils import logging
 
         logging.set_verbosity_error()
         warnings.simplefilter("ignore", FutureWarning)  # names of arguments of later releases
-        shape = info.config
-        peer = LlamaConfig(
-            vocab_size=shape.vocab_size,
-            num_hidden_layers=shape.num_layers,
-            hidden_size=shape.hidden_size,
-            intermediate_size=shape.intermediate_size,
-            num_attention_heads=shape.num_heads,
-            num_key_value_heads=shape.num_kv_heads,
-            head_dim=shape.head_dim,
-            max_position_embeddings=shape.max_position,
-            rms_norm_eps=shape.rms_norm_eps,
-            tie_word_embeddings=shape.is_embedding_tied,
-            rope_parameters={"rope_type": "default", "rope_theta": shape.rope_base},
-        )
         path = prepare_weights(info, dtype, config.model.cache_dir)  # type: ignore[arg-type]
-        model = LlamaForCausalLM(peer).to(DTYPES[dtype]).eval()
-        model.load_state_dict(load_weights(path), strict=False)
-        model.tie_weights()
+        model = llama_peer(info.config, load_weights(path), DTYPES[dtype])
         if options.threads:
             torch.set_num_threads(options.threads)
         self._model = model
         self._options = options
         self._ids = torch.from_numpy(
-            _random_ids(shape, max(options.context, options.prompt))
+            _random_ids(info.config, max(options.context, options.prompt))
         ).long()
 
     @torch.inference_mode()

@@ -115,31 +115,16 @@ def bench_speed() -> None:
 def bench_peer() -> None:
     """Transformers' generate on the same weights and load, float32 (its fastest here)."""
     import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
 
     from hybridgen.config import Config
     from hybridgen.formats.convert import load_weights, prepare_weights
     from hybridgen.formats.inspect import inspect_model
+    from tools.llama_peer import llama_peer
 
     info = inspect_model("demo", Config())
-    shape = info.config
     weights = load_weights(prepare_weights(info, "float32", ""))
-    config = LlamaConfig(
-        vocab_size=shape.vocab_size,
-        hidden_size=shape.hidden_size,
-        intermediate_size=shape.intermediate_size,
-        num_hidden_layers=shape.num_layers,
-        num_attention_heads=shape.num_heads,
-        num_key_value_heads=shape.num_kv_heads,
-        max_position_embeddings=shape.max_position,
-        rms_norm_eps=shape.rms_norm_eps,
-        rope_parameters={"rope_type": "default", "rope_theta": shape.rope_base},
-        tie_word_embeddings=True,
-    )
     for dtype in (torch.float32, torch.bfloat16):
-        model = LlamaForCausalLM(config).to(dtype).eval()
-        model.load_state_dict({k: v.to(dtype) for k, v in weights.items()}, strict=False)
-        model.tie_weights()
+        model = llama_peer(info.config, weights, dtype)
         for num_clients in (1, 4, 16):
             ids = torch.randint(300, 40_000, (num_clients, NUM_PROMPT_TOKENS))
             started_s = time.perf_counter()

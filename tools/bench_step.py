@@ -16,6 +16,7 @@ import argparse
 import gc
 import itertools
 import logging
+import math
 import statistics
 import sys
 import tempfile
@@ -33,6 +34,7 @@ from hybridgen.formats.model_info import ModelInfo
 from hybridgen.ipc.logit_ring import LogitRing
 from hybridgen.ipc.sampled_ring import SampledRing
 from hybridgen.ipc.slot_table import SlotWord
+from hybridgen.models.config import ModelConfig
 from hybridgen.models.cuda import load
 from hybridgen.models.cuda.engine import CudaEngine
 from hybridgen.models.cuda.layers import TorchLayers
@@ -45,6 +47,13 @@ from tools.bench_tree import BenchTree
 from tools.device_clock import product_rate, read_bandwidth
 
 CONFIGS = Path(__file__).parent / "configs"
+#: Name → file there.
+MODELS = {
+    "13b": "llama-13b",
+    "8b": "llama-8b",
+    "8x7b": "mixtral-8x7b",
+    "30b-a3b": "qwen3-30b-a3b",
+}
 PARAMS = SamplingParams(temperature=0.7, top_p=0.9, ignore_eos=True)
 NUM_WARM_STEPS = 16
 STAND_STILL_S = 8.0
@@ -113,7 +122,7 @@ def main() -> int:
 
 def bench_model(name: str, options: argparse.Namespace, bandwidth: float, rate: float) -> None:
     """All batches of one shape."""
-    path = str(CONFIGS / f"llama-{name}.json")
+    path = str(CONFIGS / f"{MODELS[name]}.json")
     config = make_config(
         path,
         max(options.batches),
@@ -258,7 +267,11 @@ def bench_prefill(
             run.is_done()
     config = info.config
     tables = config.vocab_size * config.hidden_size * (1 if config.is_embedding_tied else 2)
-    flops = 2 * (config.num_parameters - tables) * num_tokens
+    num_active = config.num_parameters - tables
+    if config.experts is not None:
+        share = config.experts.num_chosen / config.experts.num_experts
+        num_active -= int((1 - share) * num_expert_weights(config))
+    flops = 2 * num_active * num_tokens
     flops += 2 * config.num_layers * config.q_size * num_tokens**2  # causal: half of 4 · n²
     flops *= num_prompts
     took_ms = statistics.median(times_ms)
@@ -294,8 +307,8 @@ def make_engine(info: ModelInfo, config: Config, layers: str) -> TimedEngine:
     """As ``load_cuda_engine`` does, with marks."""
     load.CudaEngine = TimedEngine  # type: ignore[misc]
     if layers == "torch":
-        load.TritonLayers = lambda shape, rope, *_, **__: TorchLayers(  # type: ignore[assignment,misc]
-            shape.num_heads, rope
+        load.TritonLayers = lambda model, ropes, *_, **__: TorchLayers(  # type: ignore[assignment,misc]
+            model, ropes
         )
     engine = load.load_cuda_engine(info, config, lambda _share, _what: None)
     assert isinstance(engine, TimedEngine)
@@ -306,12 +319,24 @@ def make_engine(info: ModelInfo, config: Config, layers: str) -> TimedEngine:
 
 
 def step_bytes(info: ModelInfo, batch: int, context: int, *, is_int8: bool = False) -> int:
-    """What a decode step must read: all weights but the embedding, and every row's KV."""
+    """What a decode step must read: all weights but the embedding, and every row's KV.
+
+    Of experts those that somebody chooses, if all are as likely.
+    """
     config = info.config
     weights = bytes_of_weights(config, 2, is_int8=is_int8)
     if is_int8 or not config.is_embedding_tied:  # else it is the output matrix, too
         weights -= 2 * config.vocab_size * config.hidden_size
+    if config.experts is not None:
+        idle = (1 - config.experts.num_chosen / config.experts.num_experts) ** batch
+        weights -= int(idle * num_expert_weights(config) * (1 if is_int8 else 2))
     return weights + batch * context * config.kv_bytes_per_token(2)
+
+
+def num_expert_weights(config: ModelConfig) -> int:
+    """Weights of which a token takes a part."""
+    shapes = config.weight_shapes().items()
+    return sum(math.prod(shape) for name, shape in shapes if ".mlp.experts." in name)
 
 
 def make_config(
@@ -358,7 +383,7 @@ def _figures(marks: list[list[Any]]) -> StepFigures:
 
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--models", nargs="+", default=["13b", "8b"], choices=["13b", "8b"])
+    parser.add_argument("--models", nargs="+", default=["13b", "8b"], choices=MODELS)
     parser.add_argument("--batches", nargs="*", type=int, default=[1, 2, 4, 8, 16, 32, 64])
     parser.add_argument("--steps", type=int, default=64, help="measured, per batch")
     parser.add_argument("--prefill", nargs="*", type=int, default=[2048, 8000])

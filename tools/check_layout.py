@@ -32,6 +32,8 @@ IMPORT_PLACES: dict[str, tuple[str, ...]] = {
     "torch": (
         "hybridgen/models",
         "hybridgen/formats/convert.py",
+        "hybridgen/formats/convert_rows.py",
+        "hybridgen/formats/convert_write.py",
         "workers/gpu.py",
     ),
     "zmq": ("ipc",),
@@ -54,8 +56,11 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     **{
         (f"hybridgen/models/kernels/{kernel}", "function-length"): "one launch is one function"
         for kernel in (
+            "chunk_attention.py:_chunk_kernel",
             "decode_attention.py:decode_attention_kernel",
+            "expert_product.py:expert_product_kernel",
             "gemv.py:gemv_kernel",
+            "rotary.py:_rotary_kernel",
             "split_dot.py:split_dot_kernel",
         )
     },

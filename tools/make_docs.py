@@ -52,7 +52,8 @@ def configuration_page() -> str:
         "Option `--a-b` is also the environment variable `HYBRIDGEN_A_B` and the key `a-b` of a "
         "TOML or JSON file given with `--config FILE` (or `HYBRIDGEN_CONFIG`).",
         "A flag counts before the environment, the environment before the file, the file before "
-        "the default; `hybridgen config show` prints each value and where it comes from.",
+        "what a .hybridgen model advises, that before the default; `hybridgen config show` prints "
+        "each value and where it comes from.",
         "On/off options take `true` or `false`; alone they mean `true`. An unknown key is an "
         "error.",
     ]

@@ -1,7 +1,7 @@
-"""Write a tiny random Llama in Hugging Face layout and as GGUF (F32), for tests.
+"""Write a tiny random model of any family in Hugging Face layout and as GGUF (F32), for tests.
 
-``python tools/make_tiny_model.py FOLDER`` makes ``FOLDER/hf`` (config.json, model.safetensors,
-tokenizer.json, …) and ``FOLDER/tiny.gguf`` with the same weights and vocabulary.
+``python -m tools.make_tiny_model FOLDER --family qwen3`` makes ``FOLDER/hf`` (config.json,
+model.safetensors, tokenizer.json, …) and ``FOLDER/tiny.gguf`` with the same weights and vocabulary.
 """
 
 from __future__ import annotations
@@ -13,6 +13,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+
+from tools.tiny_families import TINY_CONFIGS, tiny_config, weight_shapes
+from tools.tiny_gguf import Vocabulary, interleaved, write_gguf
+
+__all__ = ["TinyModel", "interleaved", "make_tiny_model"]
 
 Weights = dict[str, npt.NDArray[np.float32]]
 
@@ -34,44 +39,29 @@ class TinyModel(NamedTuple):
     weights: Weights
 
 
-def make_tiny_model(folder: Path, *, seed: int = 0, **changes: Any) -> TinyModel:
+def make_tiny_model(
+    folder: Path, *, seed: int = 0, has_gguf: bool = True, **changes: Any
+) -> TinyModel:
     """Write both forms below ``folder``.
 
     Args:
         folder: made if missing.
-        seed: of the random weights (normal, deviation 0.05; norms near 1).
+        seed: of the random weights.
+        has_gguf: False for a variant that the format has no keys or tensors for.
         changes: keys of config.json to change, e.g. ``num_hidden_layers=3``,
-            ``attention_bias=True``, ``tie_word_embeddings=True``, ``model_type="qwen2"``.
+            ``attention_bias=True``, ``tie_word_embeddings=True``; ``model_type="qwen2"`` takes
+            the keys of that family in place of Llama's.
     """
     tokens, merges = byte_vocabulary()
-    config: dict[str, Any] = {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
-        "vocab_size": len(tokens),
-        "hidden_size": 64,
-        "intermediate_size": 160,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "head_dim": 16,
-        "max_position_embeddings": 512,
-        "rope_theta": 10000.0,
-        "rms_norm_eps": 1e-5,
-        "hidden_act": "silu",
-        "attention_bias": False,
-        "mlp_bias": False,
-        "tie_word_embeddings": False,
-        "bos_token_id": 1,
-        "eos_token_id": 2,
-        "torch_dtype": "float32",
-        **changes,
-    }
+    config = tiny_config(len(tokens), changes)
     weights = random_weights(config, seed)
     hf_folder = folder / "hf"
     hf_folder.mkdir(parents=True, exist_ok=True)
     _write_huggingface(hf_folder, config, weights, tokens, merges)
     gguf = folder / "tiny.gguf"
-    _write_gguf(gguf, config, weights, tokens, merges)
+    if has_gguf:
+        vocabulary = Vocabulary(tokens, merges, SPECIAL_TOKENS, CHAT_TEMPLATE)
+        write_gguf(gguf, config, weights, vocabulary)
     return TinyModel(hf_folder, gguf, config, weights)
 
 
@@ -97,45 +87,21 @@ def byte_alphabet() -> dict[int, str]:
     return {value: shifted.get(value, chr(value)) for value in range(256)}
 
 
-def weight_shapes(config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
-    """Hugging Face name → shape, written out apart from the product's own table."""
-    hidden, inner = config["hidden_size"], config["intermediate_size"]
-    q_size = config["num_attention_heads"] * config["head_dim"]
-    kv_size = config["num_key_value_heads"] * config["head_dim"]
-    has_qkv_bias = config["attention_bias"] or config["model_type"] == "qwen2"
-    shapes: dict[str, tuple[int, ...]] = {
-        "model.embed_tokens.weight": (config["vocab_size"], hidden)
-    }
-    for layer in range(config["num_hidden_layers"]):
-        prefix = f"model.layers.{layer}."
-        linear = {
-            "self_attn.q_proj": (q_size, hidden, has_qkv_bias),
-            "self_attn.k_proj": (kv_size, hidden, has_qkv_bias),
-            "self_attn.v_proj": (kv_size, hidden, has_qkv_bias),
-            "self_attn.o_proj": (hidden, q_size, config["attention_bias"]),
-            "mlp.gate_proj": (inner, hidden, config["mlp_bias"]),
-            "mlp.up_proj": (inner, hidden, config["mlp_bias"]),
-            "mlp.down_proj": (hidden, inner, config["mlp_bias"]),
-        }
-        shapes[prefix + "input_layernorm.weight"] = (hidden,)
-        shapes[prefix + "post_attention_layernorm.weight"] = (hidden,)
-        for name, (rows, columns, has_bias) in linear.items():
-            shapes[f"{prefix}{name}.weight"] = (rows, columns)
-            if has_bias:
-                shapes[f"{prefix}{name}.bias"] = (rows,)
-    shapes["model.norm.weight"] = (hidden,)
-    if not config["tie_word_embeddings"]:
-        shapes["lm_head.weight"] = (config["vocab_size"], hidden)
-    return shapes
-
-
 def random_weights(config: dict[str, Any], seed: int) -> Weights:
-    """Normal with deviation 0.05; norm weights around 1."""
+    """Normal values that keep activations near 1; norms and biases are not trivial."""
     random = np.random.default_rng(seed)
-    return {
-        name: random.normal(1.0 if "norm" in name else 0.0, 0.05, shape).astype(np.float32)
-        for name, shape in weight_shapes(config).items()
-    }
+    norm = 0.0 if config["model_type"].startswith("gemma") else 1.0
+    weights: Weights = {}
+    for name, shape in weight_shapes(config).items():
+        values = random.standard_normal(shape)
+        if "norm" in name:
+            values = norm + 0.2 * values
+        elif name.endswith("bias"):
+            values *= 0.5
+        elif "embed" not in name:
+            values *= shape[-1] ** -0.5
+        weights[name] = values.astype(np.float32)
+    return weights
 
 
 def _write_huggingface(
@@ -170,89 +136,18 @@ def _write_huggingface(
         (folder / name).write_text(json.dumps(content, indent=1), encoding="utf-8")
 
 
-def _write_gguf(
-    path: Path, config: dict[str, Any], weights: Weights, tokens: list[str], merges: list[str]
-) -> None:
-    from gguf import GGUFWriter
-
-    architecture = config["model_type"]
-    writer = GGUFWriter(path, architecture)
-    writer.add_name("tiny")
-    writer.add_block_count(config["num_hidden_layers"])
-    writer.add_context_length(config["max_position_embeddings"])
-    writer.add_embedding_length(config["hidden_size"])
-    writer.add_feed_forward_length(config["intermediate_size"])
-    writer.add_head_count(config["num_attention_heads"])
-    writer.add_head_count_kv(config["num_key_value_heads"])
-    writer.add_key_length(config["head_dim"])
-    writer.add_value_length(config["head_dim"])
-    writer.add_rope_dimension_count(config["head_dim"])
-    writer.add_rope_freq_base(config["rope_theta"])
-    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
-    writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("gpt-2")
-    writer.add_token_list(tokens)
-    writer.add_token_types([3 if token in SPECIAL_TOKENS else 1 for token in tokens])
-    writer.add_token_merges(merges)
-    writer.add_bos_token_id(config["bos_token_id"])
-    writer.add_eos_token_id(config["eos_token_id"])
-    writer.add_add_bos_token(False)
-    writer.add_chat_template(CHAT_TEMPLATE)
-    for name, values in weights.items():
-        stored = values
-        if architecture == "llama" and ".q_proj." in name:
-            stored = interleaved(values, config["num_attention_heads"])
-        if architecture == "llama" and ".k_proj." in name:
-            stored = interleaved(values, config["num_key_value_heads"])
-        writer.add_tensor(_gguf_name(name), stored)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-
-
-def interleaved(rows: npt.NDArray[np.float32], num_heads: int) -> npt.NDArray[np.float32]:
-    """Rotate-half rows → GGUF's order for Llama: per head, row i of each half at 2i and 2i + 1."""
-    head_dim = rows.shape[0] // num_heads
-    order = [
-        head * head_dim + half * (head_dim // 2) + index
-        for head in range(num_heads)
-        for index in range(head_dim // 2)
-        for half in range(2)
-    ]
-    return np.ascontiguousarray(rows[order])
-
-
-def _gguf_name(name: str) -> str:
-    for long, short in (
-        ("model.embed_tokens", "token_embd"),
-        ("model.layers", "blk"),
-        ("model.norm", "output_norm"),
-        ("lm_head", "output"),
-        ("input_layernorm", "attn_norm"),
-        ("post_attention_layernorm", "ffn_norm"),
-        ("self_attn.o_proj", "attn_output"),
-        ("self_attn.q_proj", "attn_q"),
-        ("self_attn.k_proj", "attn_k"),
-        ("self_attn.v_proj", "attn_v"),
-        ("mlp.gate_proj", "ffn_gate"),
-        ("mlp.up_proj", "ffn_up"),
-        ("mlp.down_proj", "ffn_down"),
-    ):
-        name = name.replace(long, short)
-    return name
-
-
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--layers", type=int, default=2)
+    parser.add_argument("--family", choices=TINY_CONFIGS, default="llama")
+    parser.add_argument("--layers", type=int)
     arguments = parser.parse_args()
-    model = make_tiny_model(
-        arguments.folder, seed=arguments.seed, num_hidden_layers=arguments.layers
-    )
+    changes: dict[str, Any] = {"model_type": arguments.family}
+    if arguments.layers is not None:
+        changes["num_hidden_layers"] = arguments.layers
+    model = make_tiny_model(arguments.folder, seed=arguments.seed, **changes)
     print(model.folder, model.gguf, sep="\n")
 
 

@@ -25,10 +25,10 @@ from hybridgen.formats.inspect import inspect_model
 from hybridgen.formats.model_info import ModelInfo
 from hybridgen.models.config import ModelConfig
 from hybridgen.models.cuda.int8_rows import dequantize_rows, quantize_rows
-from hybridgen.models.cuda.weights import EMBEDDING, LM_HEAD
 from hybridgen.models.engine import Engine
-from hybridgen.models.reference import llama_logits
+from hybridgen.models.reference import reference_logits
 from hybridgen.models.registry import load_engine
+from hybridgen.models.weight_names import EMBEDDING, LM_HEAD
 
 FIXTURE = Path(__file__).parents[1] / "tests" / "fixtures" / "smollm2-greedy.json"
 Tensors = dict[str, torch.Tensor]
@@ -59,12 +59,12 @@ def main() -> int:
     )
     info = inspect_model(options.model, config)
     texts = continued(info, config, options.tokens)
-    tensors = load_weights(prepare_weights(info, "float32"))
+    tensors = dict(load_weights(prepare_weights(info, "float32")))
     rough_config, rough = quantized(info.config, tensors)
     parts = []
     for prompt_length, ids in texts:
-        right = llama_logits(info.config, tensors, ids, torch.float32)
-        found = llama_logits(rough_config, rough, ids, torch.float32)
+        right = reference_logits(info.config, tensors, ids, torch.float32)
+        found = reference_logits(rough_config, rough, ids, torch.float32)
         parts.append((prompt_length, compare(found, right)))
     _print(info, parts)
     return 0

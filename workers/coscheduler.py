@@ -25,6 +25,7 @@ from hybridgen.ipc.runtime_dir import SUPERVISOR_IDENTITY, Endpoints
 from hybridgen.ipc.slot_table import SlotTable
 from hybridgen.ipc.token_store import TokenStore
 from hybridgen.ipc.worker_links import WorkerLinks
+from hybridgen.kvcache.kv_window import piece_tokens
 from hybridgen.messages import ClientOrder, Decoder, HealthReport, WorkerDied, WorkerSpec
 from hybridgen.request import ID_BYTES
 from hybridgen.scheduler.coscheduler import Coscheduler
@@ -81,6 +82,8 @@ class CoschedulerHost:
                 max_model_len=slots.max_model_len,
                 eos_ids=tuple(info.config.eos_ids),
                 block_size=spec.config.device.block_size,
+                kept_window=info.config.kept_window,
+                piece_tokens=piece_tokens(spec.config),
                 num_tokenizers=_count(spec, "tokenizer"),
                 num_detokenizers=_count(spec, "detokenizer"),
                 incarnation=spec.incarnation,

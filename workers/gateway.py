@@ -34,6 +34,7 @@ from hybridgen.server.request_limits import RequestLimits
 from hybridgen.server.routing import Route
 from hybridgen.server.served_models import ServedModels
 from hybridgen.server.tool_support import ToolSupport
+from hybridgen.text.reasoning import reasoning_format
 from hybridgen.text.template_source import template_source
 from hybridgen.text.tool_calls.registry import call_format
 from hybridgen.text.vocabulary import build_vocabulary
@@ -156,6 +157,7 @@ def make_app(
                 max_model_len=config.model.max_model_len,
                 vocab_size=vocabulary.vocab_size,
                 tools=ToolSupport.of(calls, vocabulary),
+                reasoning=reasoning_format(template, config.model.reasoning_parser),
             ),
         ),
     )

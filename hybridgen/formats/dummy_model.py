@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 
 from hybridgen.config import Config
-from hybridgen.formats.huggingface_config import model_config
+from hybridgen.formats.families.registry import huggingface_config_of
 from hybridgen.formats.json_file import JsonFile
 from hybridgen.formats.mock_model import EOS_ID, VOCAB_SIZE, mock_model
 from hybridgen.formats.model_info import ModelInfo
@@ -18,9 +18,9 @@ def dummy_model(path: Path, config: Config) -> ModelInfo:
     """The shape in ``path`` with the mock model's tokenizer, filled up to its vocabulary.
 
     Raises:
-        BadModelFile, UnsupportedModel: see ``huggingface_config.model_config``.
+        BadModelFile, UnsupportedModel: see ``families.registry.huggingface_config_of``.
     """
-    shape = model_config(JsonFile.read(path), JsonFile(path, {}))
+    shape = huggingface_config_of(JsonFile.read(path), JsonFile(path, {}))
     shape = msgspec.structs.replace(shape, eos_ids=[EOS_ID])
     tokenizer = mock_model(config).tokenizer
     num_more = shape.vocab_size - VOCAB_SIZE

@@ -6,13 +6,14 @@ from collections import Counter
 from pathlib import Path
 
 from hybridgen.errors import UnsupportedModel
+from hybridgen.formats.families.registry import family_named, gguf_config_of
 from hybridgen.formats.gguf import GgufFile
-from hybridgen.formats.gguf_config import model_config
-from hybridgen.formats.gguf_names import ROPE_FACTORS, gguf_name
+from hybridgen.formats.gguf_names import NOT_WEIGHTS
 from hybridgen.formats.gguf_tokenizer import tokenizer_spec
 from hybridgen.formats.model_file import bad_field
-from hybridgen.formats.model_info import ModelInfo
+from hybridgen.formats.model_info import ModelInfo, model_name
 from hybridgen.formats.weight_check import check_weights
+from hybridgen.formats.weight_parts import Parts, tensor_shapes, weight_parts
 from hybridgen.models.config import ModelConfig
 
 
@@ -25,15 +26,14 @@ def inspect_gguf(path: Path) -> ModelInfo:
     with GgufFile(path) as gguf:
         _refuse_split(gguf)
         tokenizer = tokenizer_spec(gguf)
-        config = model_config(gguf, tokenizer.bos_id, tokenizer.eos_ids)
+        config = gguf_config_of(gguf, tokenizer.bos_id, tokenizer.eos_ids)
         if tokenizer.vocab_size != config.vocab_size:
             limit = f"{config.vocab_size}, the rows of token_embd.weight"
             field = "tokenizer.ggml.tokens (length)"
             raise bad_field(path, field, "does not fit", tokenizer.vocab_size, limit)
         check_tensors(gguf, config)
-        name = gguf.metadata.get("general.name")
         return ModelInfo(
-            name=name if isinstance(name, str) and name else path.stem,
+            name=model_name(gguf.metadata.get("general.name"), path),
             path=str(path.resolve()),
             kind="gguf",
             config=config,
@@ -49,9 +49,14 @@ def check_tensors(gguf: GgufFile, config: ModelConfig) -> None:
     Raises:
         WeightsMismatch: naming the tensor and both shapes.
     """
-    found = {name: item.shape for name, item in gguf.tensors.items() if name != ROPE_FACTORS}
-    expected = {gguf_name(name): shape for name, shape in config.weight_shapes().items()}
-    check_weights(expected, found, str(gguf.path))
+    found = {name: item.shape for name, item in gguf.tensors.items() if name not in NOT_WEIGHTS}
+    check_weights(tensor_shapes(gguf_parts(gguf, config)), found, str(gguf.path))
+
+
+def gguf_parts(gguf: GgufFile, config: ModelConfig) -> Parts:
+    """Where each fused weight of ``config`` lies in the file."""
+    family = family_named(config.architecture)
+    return weight_parts(config, [family.gguf_names], gguf.tensors)
 
 
 def _refuse_split(gguf: GgufFile) -> None:

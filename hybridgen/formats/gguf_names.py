@@ -1,44 +1,46 @@
-"""Names of Llama tensors: Hugging Face's, which we use, and GGUF's.
-
-GGUF names after the specification's list of standardized tensor names.
-"""
+"""Names of tensors in GGUF files, after the specification's list of standardized names."""
 
 from __future__ import annotations
 
-_TOP = {
-    "model.embed_tokens.weight": "token_embd.weight",
-    "model.norm.weight": "output_norm.weight",
-    "lm_head.weight": "output.weight",
-}
-_IN_LAYER = {
-    "input_layernorm": "attn_norm",
-    "self_attn.q_proj": "attn_q",
-    "self_attn.k_proj": "attn_k",
-    "self_attn.v_proj": "attn_v",
-    "self_attn.o_proj": "attn_output",
-    "post_attention_layernorm": "ffn_norm",
-    "mlp.gate_proj": "ffn_gate",
-    "mlp.up_proj": "ffn_up",
-    "mlp.down_proj": "ffn_down",
-}
-_LAYER_PREFIX = "model.layers."
+from hybridgen.formats.weight_parts import TensorNames
+
 #: Divisors of the rotary frequencies; a part of the configuration, not a weight.
 ROPE_FACTORS = "rope_freqs.weight"
-#: Architectures whose q and k rows GGUF stores permuted for interleaved rotation.
-PERMUTED_ARCHITECTURES = frozenset({"llama", "mistral"})
+#: The same for contexts longer than that of the training, and for others.
+LONG_ROPE_FACTORS = "rope_factors_long.weight"
+SHORT_ROPE_FACTORS = "rope_factors_short.weight"
+NOT_WEIGHTS = frozenset({ROPE_FACTORS, LONG_ROPE_FACTORS, SHORT_ROPE_FACTORS})
 
-
-def gguf_name(name: str) -> str:
-    """``model.layers.3.self_attn.q_proj.weight`` → ``blk.3.attn_q.weight``."""
-    if not name.startswith(_LAYER_PREFIX):
-        return _TOP[name]
-    layer, rest = name.removeprefix(_LAYER_PREFIX).split(".", 1)
-    module, kind = rest.rsplit(".", 1)
-    return f"blk.{layer}.{_IN_LAYER[module]}.{kind}"
-
-
-def permuted_heads(name: str, num_heads: int, num_kv_heads: int) -> int:
-    """Heads whose rows GGUF permutes in the tensor with this Hugging Face name; 0 if none."""
-    if ".self_attn.q_proj." in name:
-        return num_heads
-    return num_kv_heads if ".self_attn.k_proj." in name else 0
+STANDARD = TensorNames(
+    embedding="token_embd.weight",
+    final_norm="output_norm.weight",
+    lm_head="output.weight",
+    layer="blk.{layer}.",
+    modules={
+        "input_layernorm": ("attn_norm",),
+        "self_attn.qkv_proj": ("attn_q", "attn_k", "attn_v"),
+        "self_attn.q_norm": ("attn_q_norm",),
+        "self_attn.k_norm": ("attn_k_norm",),
+        "self_attn.o_proj": ("attn_output",),
+        "post_attention_layernorm": ("ffn_norm",),
+        "mlp.gate_up_proj": ("ffn_gate", "ffn_up"),
+        "mlp.down_proj": ("ffn_down",),
+        "mlp.gate": ("ffn_gate_inp",),
+        "mlp.experts.gate_up_proj": ("ffn_gate_exps.weight", "ffn_up_exps.weight"),
+        "mlp.experts.down_proj": ("ffn_down_exps.weight",),
+        "mlp.shared_expert.gate_up_proj": ("ffn_gate_shexp", "ffn_up_shexp"),
+        "mlp.shared_expert.down_proj": ("ffn_down_shexp",),
+        "mlp.shared_expert_gate": ("ffn_gate_inp_shexp",),
+    },
+    is_squeezed=True,
+)
+#: Llama, Mistral and Mixtral, which are converted for a rotation of neighbouring rows.
+PERMUTED = STANDARD._replace(is_permuted=True)
+#: Gemma: with norms behind both halves of a block.
+POST_NORMS = STANDARD.changed(
+    {
+        "post_attention_layernorm": ("post_attention_norm",),
+        "pre_feedforward_layernorm": ("ffn_norm",),
+        "post_feedforward_layernorm": ("post_ffw_norm",),
+    }
+)

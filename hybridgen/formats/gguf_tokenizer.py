@@ -5,7 +5,7 @@ from __future__ import annotations
 from hybridgen.errors import UnsupportedModel
 from hybridgen.formats.gguf import GgufFile, Value
 from hybridgen.formats.model_file import bad_field
-from hybridgen.formats.tokenizer_spec import TokenizerSpec, TokenType
+from hybridgen.formats.tokenizer_spec import AddedToken, TokenizerSpec, TokenType
 from hybridgen.models.config import MAX_EOS_IDS
 
 MAX_TEMPLATE_CHARS = 2**20
@@ -21,7 +21,9 @@ END_TOKENS = (
     "<|end_of_turn|>",
 )
 #: Pre-tokenizers whose models want a BOS although they are byte-level BPE.
-_BOS_PRE_TOKENIZERS = frozenset({"llama3", "llama-v3", "llama-bpe"})
+_BOS_PRE_TOKENIZERS = frozenset({"llama3", "llama-v3", "llama-bpe", "tekken"})
+#: Phi-3's special tokens that leave the white space behind them alone; GGUF has no key for it.
+_PHI3_KEEPING = frozenset({"<unk>", "<s>", "<|endoftext|>"})
 
 
 def tokenizer_spec(gguf: GgufFile) -> TokenizerSpec:
@@ -48,7 +50,7 @@ def tokenizer_spec(gguf: GgufFile) -> TokenizerSpec:
     merges = keys.texts("merges") if is_bpe else []
     if is_bpe:
         _check_merges(gguf, tokens, merges)
-    pre_tokenizer = keys.text("pre", "gpt-2" if is_bpe else "")
+    pre_tokenizer = keys.text("pre", "default" if is_bpe else "")
     eos_id = keys.token_id("eos_token_id", len(tokens))
     ends = [keys.token_id(name, len(tokens)) for name in ("eot_token_id", "eom_token_id")]
     return TokenizerSpec(
@@ -58,6 +60,7 @@ def tokenizer_spec(gguf: GgufFile) -> TokenizerSpec:
         token_types=types,
         merges=merges,
         pre_tokenizer=pre_tokenizer,
+        added_tokens=[] if is_bpe else _stripping(gguf, tokens, types),
         bos_id=keys.token_id("bos_token_id", len(tokens)),
         eos_ids=end_ids([eos_id, *ends], tokens, types),
         unk_id=keys.token_id("unknown_token_id", len(tokens)),
@@ -76,6 +79,17 @@ def end_ids(named: list[int | None], tokens: list[str], types: list[int]) -> lis
         if token in wanted and (not types or types[token_id] == TokenType.CONTROL):
             ids.append(token_id)
     return list(dict.fromkeys(ids))[:MAX_EOS_IDS]
+
+
+def _stripping(gguf: GgufFile, tokens: list[str], types: list[int]) -> list[AddedToken]:
+    """Phi-3's special tokens that eat the white space behind them, as in its tokenizer.json."""
+    if gguf.metadata.get("general.architecture") != "phi3" or not types:
+        return []
+    return [
+        AddedToken(token_id, token, special=True, rstrip=True)
+        for token_id, token in enumerate(tokens)
+        if types[token_id] == TokenType.CONTROL and token not in _PHI3_KEEPING
+    ]
 
 
 class _Keys:
@@ -164,4 +178,4 @@ def _chat_template(gguf: GgufFile) -> str | None:
         raise bad_field(gguf.path, field, "is not text")
     if len(template) > MAX_TEMPLATE_CHARS:
         raise bad_field(gguf.path, field, "is too long", len(template), MAX_TEMPLATE_CHARS)
-    return template
+    return template or None

@@ -52,3 +52,7 @@ ELEMENT_TYPES: dict[int, ElementType] = {
     40: ElementType("NVFP4", 64, 36),
     41: ElementType("Q1_0", 128, 18),
 }
+#: Those that can be turned into floats: the rest hold what no weights are made of.
+READABLE = frozenset(element.name for element in ELEMENT_TYPES.values()) - frozenset(
+    ("Q8_1", "Q8_K", "I8", "I16", "I32", "I64", "F64", "Q1_0")
+)

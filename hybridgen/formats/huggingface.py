@@ -9,14 +9,17 @@ from typing import NamedTuple
 import msgspec
 
 from hybridgen.errors import BadModelFile, UnsupportedModel
-from hybridgen.formats.huggingface_config import model_config
+from hybridgen.formats.families.registry import family_named, huggingface_config_of
 from hybridgen.formats.huggingface_tokenizer import tokenizer_spec
 from hybridgen.formats.json_file import JsonFile
 from hybridgen.formats.model_file import ModelFile, bad_field
-from hybridgen.formats.model_info import ModelInfo
+from hybridgen.formats.model_info import ModelInfo, model_name
+from hybridgen.formats.pickled_weights import pickle_refused, pickled_in
 from hybridgen.formats.safetensors_file import StoredTensor, read_header
 from hybridgen.formats.weight_check import check_weights
+from hybridgen.formats.weight_parts import tensor_shapes, weight_parts
 from hybridgen.models.config import ModelConfig
+from hybridgen.models.weight_names import LM_HEAD
 
 MAX_INDEX_BYTES = 2**25
 MAX_SHARDS = 1024
@@ -42,11 +45,11 @@ def inspect_folder(folder: Path) -> ModelInfo:
     """
     config_file = JsonFile.read(folder / "config.json")
     generation = JsonFile.read_if_there(folder / "generation_config.json")
-    config = model_config(config_file, generation)
+    config = huggingface_config_of(config_file, generation)
     tokenizer = tokenizer_spec(folder, config)
     stored = [item for shard in weight_shards(folder, config) for item in shard.tensors.values()]
     return ModelInfo(
-        name=folder.resolve().name,
+        name=model_name(folder.resolve().name, folder),
         path=str(folder.resolve()),
         kind="huggingface",
         config=msgspec.structs.replace(config, eos_ids=tokenizer.eos_ids),
@@ -64,17 +67,32 @@ def weight_shards(folder: Path, config: ModelConfig) -> list[Shard]:
         UnsupportedModel: no safetensors, or elements that are no plain floats.
         BadModelFile: a file is missing or damaged.
     """
-    expected = config.weight_shapes()
-    shards: list[Shard] = []
-    for path in _shard_paths(folder):
-        tensors = read_header(path).tensors
-        shards.append(Shard(path, {k: v for k, v in tensors.items() if not _is_spare(k, expected)}))
+    shards = _read_shards(folder)
     found: dict[str, tuple[int, ...]] = {}
     for shard in shards:
         for name, tensor in shard.tensors.items():
             if name in found:
                 raise bad_field(shard.path, name, "stands in two files of the model")
             found[name] = tensor.shape
+    names = family_named(config.architecture).huggingface_names
+    expected = tensor_shapes(weight_parts(config, names, found))
+    spare = {name for name in found if name not in expected and _is_spare(name, config)}
+    check_weights(expected, {name: found[name] for name in found if name not in spare}, str(folder))
+    used = [
+        Shard(path, {name: tensor for name, tensor in tensors.items() if name not in spare})
+        for path, tensors in shards
+    ]
+    _check_elements(used)
+    return used
+
+
+def _read_shards(folder: Path) -> list[Shard]:
+    return [Shard(path, read_header(path).tensors) for path in _shard_paths(folder)]
+
+
+def _check_elements(shards: list[Shard]) -> None:
+    for shard in shards:
+        for name, tensor in shard.tensors.items():
             if tensor.dtype not in WEIGHT_DTYPES:
                 raise UnsupportedModel(
                     f"elements of tensor {name} are not supported",
@@ -84,14 +102,15 @@ def weight_shards(folder: Path, config: ModelConfig) -> list[Shard]:
                     remedy="Use an unquantized copy of the model",
                     file=str(shard.path),
                 )
-    check_weights(expected, found, str(folder))
-    return shards
 
 
-def _is_spare(name: str, expected: dict[str, tuple[int, ...]]) -> bool:
-    """Tensors that old exports carry and nobody needs: computed again, or tied."""
-    return name.endswith(".rotary_emb.inv_freq") or (
-        name == "lm_head.weight" and name not in expected
+def _is_spare(name: str, config: ModelConfig) -> bool:
+    """Tensors that nobody needs: computed again, tied, or of another kind than text."""
+    spare_prefixes = family_named(config.architecture).spare_prefixes
+    return (
+        name.endswith(".rotary_emb.inv_freq")
+        or (name.endswith(LM_HEAD) and config.is_embedding_tied)
+        or name.startswith(spare_prefixes or ("\0",))
     )
 
 
@@ -109,14 +128,9 @@ def _shard_paths(folder: Path) -> list[Path]:
         return [single]
     if index.exists():
         return _indexed_paths(folder, index)
-    if any(folder.glob("*.bin")):
-        raise UnsupportedModel(
-            "weights stored with pickle are not read",
-            value="*.bin",
-            limit="*.safetensors",
-            remedy="Use the safetensors files of this model",
-            file=str(folder),
-        )
+    pickled = pickled_in(folder)
+    if pickled is not None:
+        raise pickle_refused(pickled)
     raise BadModelFile(
         "the model folder has no weights",
         field="model.safetensors",
@@ -132,7 +146,7 @@ def _indexed_paths(folder: Path, index: Path) -> list[Path]:
         text = file.buf[:]
     try:
         names = sorted(set(msgspec.json.decode(text, type=_Index).weight_map.values()))
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise bad_field(index, "content", f"is not an index: {error}") from None
     if len(names) > MAX_SHARDS:
         raise bad_field(index, "weight_map", "names too many files", len(names), MAX_SHARDS)

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 
 from hybridgen.config import Config
-from hybridgen.errors import BadModelFile
+from hybridgen.errors import BadModelFile, ConfigError
 from hybridgen.formats.dummy_model import dummy_model
 from hybridgen.formats.gguf import MAGIC
 from hybridgen.formats.gguf_model import inspect_gguf
@@ -17,6 +17,8 @@ from hybridgen.formats.locate import DEMO_NAME, locate
 from hybridgen.formats.mock_model import mock_model
 from hybridgen.formats.model_file import ModelFile
 from hybridgen.formats.model_info import ModelInfo
+from hybridgen.formats.pickled_weights import is_pickled, pickle_refused
+from hybridgen.formats.verify import verify_file
 
 
 def inspect_model(model: str, config: Config) -> ModelInfo:
@@ -35,20 +37,39 @@ def inspect_model(model: str, config: Config) -> ModelInfo:
         return dummy_model(path, config)
     if path.is_dir():
         return inspect_folder(path)
-    if _leading_bytes(path) == MAGIC or path.suffix == ".gguf":
+    leading = _leading_bytes(path)
+    if leading == MAGIC or path.suffix == ".gguf":
         info = inspect_gguf(path)
         # The file's own name is that of a training run.
         return msgspec.structs.replace(info, name=DEMO_NAME) if model == "demo" else info
     if path.suffix in (SUFFIX, ".safetensors"):
         return inspect_hybridgen(path)
+    if is_pickled(path, leading):
+        raise pickle_refused(path)
     raise BadModelFile(
         "the file is of no known model format",
         field="magic",
-        value=f"{path.name} beginning with {_leading_bytes(path).hex(' ')}",
+        value=f"{path.name} beginning with {leading.hex(' ')}",
         limit="a GGUF or .hybridgen file, or a folder with config.json",
         remedy="Convert the model to one of these formats",
         file=str(path),
     )
+
+
+def verify_model(info: ModelInfo) -> None:
+    """Compare every byte of a .hybridgen file with the hashes in it.
+
+    Raises:
+        BadModelFile: naming the tensor that differs, found and expected.
+        ConfigError: it is a model of another kind, which carries no hashes.
+    """
+    if info.kind != "hybridgen":
+        raise ConfigError(
+            "only a .hybridgen file carries hashes of its weights",
+            value=info.kind,
+            remedy="Make one with `hybridgen convert`",
+        )
+    verify_file(Path(info.path))
 
 
 def _leading_bytes(path: Path) -> bytes:

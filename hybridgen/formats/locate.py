@@ -29,11 +29,29 @@ def locate(model: str) -> Path | Literal["mock"]:
     path = Path(model).expanduser().absolute()
     try:
         is_there = path.exists()
-    except OSError:  # a name too long, a loop of links, no permission on the way
-        is_there = False
+    except OSError as error:  # a name too long, a loop of links, no permission on the way
+        raise _not_found(str(path), error.strerror) from None
     if not is_there:
         raise _not_found(str(path))
+    check_name(path.resolve(), "model")
     return path
+
+
+def check_name(path: Path, param: str) -> None:
+    """Can ``path`` be named in messages and files, which are UTF-8?
+
+    Raises:
+        ConfigError: it cannot; ``param`` gave it.
+    """
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        raise ConfigError(
+            "the name of a file or folder is not UTF-8",
+            param=param,
+            value=ascii(str(path)),
+            remedy="Rename it",
+        ) from None
 
 
 def _demo_path() -> Path:
@@ -57,9 +75,9 @@ def _demo_path() -> Path:
     )
 
 
-def _not_found(value: str) -> ConfigError:
+def _not_found(value: str, reason: str | None = None) -> ConfigError:
     return ConfigError(
-        "no model is there",
+        f"no model can be found there: {reason}" if reason else "no model is there",
         param="model",
         value=value,
         limit=_ACCEPTED,

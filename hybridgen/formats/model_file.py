@@ -9,6 +9,9 @@ from pathlib import Path
 
 from hybridgen.errors import BadModelFile, FieldValue
 
+#: Of a field's name, which the file itself may choose.
+_MAX_FIELD_CHARS = 256
+
 
 def bad_field(
     path: Path | str,
@@ -20,7 +23,7 @@ def bad_field(
     remedy: str = "The file is damaged or not what it seems; fetch or convert it again",
 ) -> BadModelFile:
     """``BadModelFile`` that names the file and the field."""
-    name = Path(path).name
+    name, field = Path(path).name, field[:_MAX_FIELD_CHARS]
     return BadModelFile(
         f"{field} of {name} {problem}",
         field=field,

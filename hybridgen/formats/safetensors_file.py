@@ -1,4 +1,4 @@
-"""The safetensors container: a bounded header reader, and a writer that streams.
+"""The safetensors container: a bounded header reader, and headers to write.
 
 ::
 
@@ -13,15 +13,16 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
+from hybridgen.errors import InternalError
 from hybridgen.formats.model_file import ModelFile, bad_field
 
-MAX_HEADER_BYTES = 2**25
+MAX_HEADER_BYTES = 100_000_000  # the library's own limit
 MAX_TENSORS = 2**16
 MAX_DIMS = 8
 DATA_ALIGNMENT = 64  # bytes: cache line, and what vector instructions like
@@ -110,32 +111,32 @@ def _check_places(path: Path, tensors: Mapping[str, StoredTensor], data_bytes: i
         raise bad_field(path, "size", "does not fit the header", data_bytes, end)
 
 
-def encode_header(
-    shapes: Mapping[str, tuple[int, ...]], dtype: str, metadata: Mapping[str, str]
-) -> tuple[bytes, int]:
-    """(header with its length in front, bytes of the data part) for tensors of one dtype.
+class TensorType(NamedTuple):
+    """What a tensor is, without its place."""
 
-    Tensors stand in the order of ``shapes``; the header is padded with spaces so that the data
-    part starts at a multiple of ``DATA_ALIGNMENT``.
+    dtype: str
+    shape: tuple[int, ...]
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of its elements."""
+        return math.prod(self.shape) * ELEMENT_BYTES[self.dtype]
+
+
+def encode_header(tensors: Mapping[str, TensorType], metadata: Mapping[str, str]) -> bytes:
+    """The header with its length in front, padded with spaces to ``DATA_ALIGNMENT``.
+
+    Tensors lie in the order of ``tensors``. Each must begin at a multiple of its elements' size,
+    which some readers need: put those with wide elements first.
     """
     entries: dict[str, object] = {_METADATA: dict(metadata)}
     end = 0
-    for name, shape in shapes.items():
-        begin, end = end, end + math.prod(shape) * ELEMENT_BYTES[dtype]
-        entries[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [begin, end]}
+    for name, tensor in tensors.items():
+        begin, end = end, end + tensor.num_bytes
+        if begin % ELEMENT_BYTES[tensor.dtype]:
+            raise InternalError("a tensor would not be aligned", value=name)
+        offsets = [begin, end]
+        entries[name] = {"dtype": tensor.dtype, "shape": tensor.shape, "data_offsets": offsets}
     text = msgspec.json.encode(entries)
     text += b" " * (-(8 + len(text)) % DATA_ALIGNMENT)
-    return struct.pack("<Q", len(text)) + text, end
-
-
-def write_tensors(file: IO[bytes], header: bytes, tensors: Iterable[memoryview]) -> int:
-    """Write header and tensors one after the other, so that only one is in memory.
-
-    Returns:
-        Bytes of tensor data written.
-    """
-    file.write(header)
-    num_bytes = 0
-    for tensor in tensors:
-        num_bytes += file.write(tensor)
-    return num_bytes
+    return struct.pack("<Q", len(text)) + text

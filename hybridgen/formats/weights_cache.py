@@ -7,13 +7,20 @@ import os
 from pathlib import Path
 
 from hybridgen.errors import ModelError
+from hybridgen.formats.atomic_file import PREPARED_WEIGHTS, check_place
 from hybridgen.formats.huggingface import source_files
-from hybridgen.formats.hybridgen_file import SUFFIX, VERSION, DtypeName, read_hybridgen
+from hybridgen.formats.hybridgen_file import (
+    SUFFIX,
+    VERSION,
+    DtypeName,
+    read_hybridgen,
+    stored_tensors,
+)
 from hybridgen.formats.model_file import bad_field
 from hybridgen.formats.model_info import ModelInfo
 
 #: Raise when the same source would give other weights or another tokenizer than before.
-CONVERTER_VERSION = 1
+CONVERTER_VERSION = 2
 _SAMPLE_BYTES = 65_536
 
 
@@ -33,12 +40,16 @@ def source_identity(info: ModelInfo) -> str:
     Covers each file's name, size, time of change and first and last 64 KiB, besides the versions
     of format and converter. Reading whole files would cost more than the conversion saves.
     """
-    path = Path(info.path)
-    files = source_files(path) if info.kind == "huggingface" else [path]
     digest = hashlib.sha256(f"{VERSION}/{CONVERTER_VERSION}".encode())
-    for file in files:
-        _add_file(digest, file)
+    for path in source_paths(info):
+        _add_file(digest, path)
     return digest.hexdigest()[:32]
+
+
+def source_paths(info: ModelInfo) -> list[Path]:
+    """Every file that the weights and the tokenizer of ``info`` come from."""
+    path = Path(info.path)
+    return source_files(path) if info.kind == "huggingface" else [path]
 
 
 def _add_file(digest: hashlib._Hash, path: Path) -> None:
@@ -59,6 +70,29 @@ def cache_path(info: ModelInfo, dtype: DtypeName, source: str, cache_dir: Path) 
     return cache_dir / f"{stem}-{dtype}-{source[:16]}{SUFFIX}"
 
 
+def check_cache(info: ModelInfo, dtype: str, cache_dir: str | Path) -> Path | None:
+    """Where the weights of ``info`` are kept, or would be; None if it needs no cache.
+
+    Args:
+        info: the model.
+        dtype: that it is served in; the cache has float32 for everything but bfloat16.
+        cache_dir: see ``default_cache_dir``.
+
+    Raises:
+        ConfigError: they are not there, and cannot be written.
+    """
+    if info.kind not in ("gguf", "huggingface"):
+        return None
+    stored: DtypeName = "bfloat16" if dtype == "bfloat16" else "float32"
+    identity = source_identity(info)
+    path = cache_path(info, stored, identity, default_cache_dir(cache_dir))
+    if not is_usable(path, info, stored, identity):
+        tensors = stored_tensors(info.config, stored, is_int8=False)
+        num_bytes = sum(tensor.num_bytes for tensor in tensors.values())
+        check_place(path, num_bytes, PREPARED_WEIGHTS, is_replacing=True)
+    return path
+
+
 def is_usable(path: Path, info: ModelInfo, dtype: DtypeName, source: str) -> bool:
     """Whether ``path`` is whole and was made from this source; anything else is made again."""
     if not path.exists():
@@ -67,4 +101,5 @@ def is_usable(path: Path, info: ModelInfo, dtype: DtypeName, source: str) -> boo
         cached = read_hybridgen(path)
     except ModelError:
         return False  # damaged: the caller replaces it
-    return cached.dtype == dtype and cached.source == source and cached.info.config == info.config
+    is_same = cached.dtype == dtype and not cached.is_int8 and cached.source.identity == source
+    return is_same and cached.info.config == info.config

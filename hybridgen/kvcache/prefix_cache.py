@@ -74,12 +74,15 @@ class PrefixCache:
             parent = found.serial
         return path
 
-    def promise(self, ids: bytes, blocks: Sequence[int], writer: int) -> None:
+    def promise(self, ids: bytes, blocks: Sequence[int], writer: int, num_foreign: int = 0) -> None:
         """The row in slot ``writer`` is about to compute these ids into these blocks.
 
-        What is known already stays where it is.
+        What is known already stays where it is. The first ``num_foreign`` blocks are not the row's
+        (they are out of its window): unless they are known, nothing behind them can be found.
         """
         path = self.find(ids)
+        if len(path) < num_foreign:
+            return
         size = self._block_bytes
         parent = path[-1].serial if path else _ROOT
         for index in range(len(path), len(ids) // size):

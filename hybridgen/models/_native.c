@@ -6,6 +6,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "hybridgen/models/experts.h"
 #include "hybridgen/models/ops.h"
 
 #define POOL_NAME "hybridgen.models.pool"
@@ -91,6 +92,7 @@ OPERATION(pack, hg_pack, hg_pack_phase(pool, op))
 OPERATION(linear, hg_linear, hg_linear_phase(pool, op))
 OPERATION(gather, hg_gather, hg_gather_phase(pool, op))
 OPERATION(norm, hg_norm, hg_norm_phase(pool, op))
+OPERATION(mix, hg_mixture, hg_mix(pool, thread, op))
 OPERATION(attend, hg_attention, {
     hg_rotate_phase(pool, op);
     hg_barrier(pool);
@@ -145,17 +147,14 @@ static PyObject *select_kernels(PyObject *self, PyObject *argument)
     return PyUnicode_FromString(kernels->name);
 }
 
+#define SIZE_OF(name) #name, (Py_ssize_t)sizeof(struct hg_##name)
+
 static PyObject *layout(PyObject *self, PyObject *unused)
 {
     (void)self, (void)unused;
-    return Py_BuildValue("{sn sn sn sn sn sn sn sn}", "pack", (Py_ssize_t)sizeof(struct hg_pack),
-                         "linear", (Py_ssize_t)sizeof(struct hg_linear), "gather",
-                         (Py_ssize_t)sizeof(struct hg_gather), "norm",
-                         (Py_ssize_t)sizeof(struct hg_norm), "attention",
-                         (Py_ssize_t)sizeof(struct hg_attention), "layer",
-                         (Py_ssize_t)sizeof(struct hg_layer), "model",
-                         (Py_ssize_t)sizeof(struct hg_model), "batch",
-                         (Py_ssize_t)sizeof(struct hg_batch));
+    return Py_BuildValue("{sn sn sn sn sn sn sn sn sn sn}", SIZE_OF(pack), SIZE_OF(linear),
+                         SIZE_OF(gather), SIZE_OF(norm), SIZE_OF(attention), SIZE_OF(experts),
+                         SIZE_OF(mixture), SIZE_OF(layer), SIZE_OF(model), SIZE_OF(batch));
 }
 
 #define FAST(name, text) {#name, (PyCFunction)(void (*)(void))name, METH_FASTCALL, text}
@@ -169,6 +168,7 @@ static PyMethodDef methods[] = {
     FAST(gather, "gather(pool, record)"),
     FAST(norm, "norm(pool, record)"),
     FAST(attend, "attend(pool, record): rotate, store K and V, attention"),
+    FAST(mix, "mix(pool, record): the experts of one layer"),
     FAST(forward, "forward(pool, model, layers, batch)"),
     FAST(advise_huge, "advise_huge(address, num_bytes) -> bool"),
     {NULL, NULL, 0, NULL},

@@ -2,20 +2,24 @@
  *
  * The rows of a tile are the query heads that share the kv head, of one or several consecutive
  * tokens: they share every load of K and V. Each row sums over positions in order, whatever the
- * tile: a query's result does not depend on how its prompt was cut into chunks. */
+ * tile: a query's result does not depend on how its prompt was cut into chunks.
+ *
+ * Positions of a tile count from the start of the first block that one of its rows sees, so that
+ * a window costs only its blocks, and those before it are not touched. */
 
 #define BLOCK_GROUP 8 /* blocks whose values are swept together: they stay in the nearest cache */
 
 struct query_tile {
     const struct hg_attention *op;
-    const int32_t *table;
+    const int32_t *table; /* blocks from the tile's first on */
     int64_t kv_head;
-    int64_t num_positions; /* of the tile's last row */
+    int64_t num_positions; /* from the tile's first to its last row's */
     int64_t stride;        /* of scores */
     float *queries;        /* [row][head_dim], scaled */
     float *scores;         /* [row][stride]; later weights */
     float *out[TILE];
-    int64_t limit[TILE]; /* positions that the row sees */
+    int64_t begin[TILE]; /* first position that the row sees */
+    int64_t limit[TILE]; /* behind the last one */
 };
 
 INLINE int64_t block_base(const struct query_tile *tile, int64_t index)
@@ -28,6 +32,7 @@ INLINE int64_t block_base(const struct query_tile *tile, int64_t index)
 INLINE void score_rows(const int rows, const int dtype, const struct query_tile *tile)
 {
     const int64_t dim = tile->op->head_dim;
+    const float cap = (float)tile->op->softcap;
     const int item_bytes = dtype == HG_BFLOAT16 ? 2 : 4;
     int64_t num_blocks = (tile->num_positions + HG_BLOCK - 1) / HG_BLOCK;
     for (int64_t block = 0; block < num_blocks; block++) {
@@ -47,6 +52,10 @@ INLINE void score_rows(const int rows, const int dtype, const struct query_tile 
                     sums[r][i] += key * tile->queries[r * dim + d];
             }
         }
+        if (cap > 0)
+            for (int r = 0; r < rows; r++)
+                for (int i = 0; i < HALF_VECTORS; i++)
+                    sums[r][i] = soft_cap(sums[r][i], cap);
         for (int r = 0; r < rows; r++)
             for (int i = 0; i < HALF_VECTORS; i++)
                 store(tile->scores + r * tile->stride + block * HG_BLOCK + i * LANES, sums[r][i]);
@@ -83,31 +92,25 @@ INLINE void weigh_rows(const int rows, const int dtype, const int halves,
             store(tile->out[r] + column + i * LANES, sums[r][i]);
 }
 
-/* Scores of one row → exp(score − max), zero past its limit; returns 1 / sum. */
-static float soften_row(float *scores, int64_t limit, int64_t length)
+/* Scores of one row → exp(score − max), zero outside what it sees; returns 1 / sum. */
+static float soften_row(float *scores, int64_t begin, int64_t limit, int64_t length)
 {
-    int64_t whole = limit / LANES * LANES;
+    for (int64_t p = 0; p < begin; p++)
+        scores[p] = -INFINITY;
     for (int64_t p = limit; p < length; p++)
         scores[p] = -INFINITY;
     vfloat maxima = splat(-INFINITY);
-    for (int64_t p = 0; p < limit; p += LANES)
+    for (int64_t p = 0; p < length; p += LANES)
         maxima = maximum(load(scores + p), maxima);
     vfloat largest = splat(max_lanes(maxima));
     vfloat sums = splat(0);
-    for (int64_t p = 0; p < whole; p += LANES) {
-        vfloat weight = exponential(load(scores + p) - largest);
+    for (int64_t p = 0; p < length; p += LANES) {
+        vfloat score = load(scores + p);
+        vfloat weight = exponential(score - largest); /* never quite 0 */
+        weight = select_lanes(score == -INFINITY, splat(0), weight);
         store(scores + p, weight);
         sums += weight;
     }
-    if (whole < limit) {
-        store(scores + whole, exponential(load(scores + whole) - largest));
-        for (int64_t p = limit; p < whole + LANES; p++)
-            scores[p] = 0;
-        sums += load(scores + whole);
-        whole += LANES;
-    }
-    if (length > whole)
-        memset(scores + whole, 0, (size_t)(length - whole) * sizeof *scores);
     return 1.0f / sum_lanes(sums);
 }
 
@@ -119,7 +122,8 @@ INLINE void attend_rows(const int rows, const int dtype, const struct query_tile
     float scale[TILE];
     score_rows(rows, dtype, tile);
     for (int r = 0; r < rows; r++) {
-        scale[r] = soften_row(tile->scores + r * tile->stride, tile->limit[r], length);
+        scale[r] = soften_row(tile->scores + r * tile->stride, tile->begin[r], tile->limit[r],
+                              length);
         memset(tile->out[r], 0, (size_t)dim * sizeof(float));
     }
     for (int64_t first = 0; first < tile->num_positions; first += group) {
@@ -134,6 +138,13 @@ INLINE void attend_rows(const int rows, const int dtype, const struct query_tile
     for (int r = 0; r < rows; r++)
         for (int64_t d = 0; d < dim; d++)
             tile->out[r][d] *= scale[r];
+}
+
+/* First position that a token sees. */
+static int64_t window_start(const struct hg_attention *op, int64_t token)
+{
+    int64_t start = op->positions[token] + 1 - op->window;
+    return op->window && start > 0 ? start : 0;
 }
 
 #define ATTEND_CASE(n)                                                                            \
@@ -154,9 +165,12 @@ static void attend_tile(const struct hg_attention *op, int64_t item, float *scra
     /* Late tokens see most positions: the longest work comes first. */
     int64_t first = (num_tiles - 1 - item % num_tiles) * TILE;
     int64_t rows = num_rows - first < TILE ? num_rows - first : TILE;
+    /* Positions rise: the first row sees the furthest back. */
+    int64_t start = window_start(op, sequence * op->tokens_per_sequence + first / group);
+    int64_t first_block = start / HG_BLOCK;
     struct query_tile tile = {
         .op = op,
-        .table = op->tables + sequence * op->table_stride,
+        .table = op->tables + sequence * op->table_stride + first_block,
         .kv_head = kv_head,
         .queries = scratch,
         .scores = scratch + TILE * op->head_dim,
@@ -168,8 +182,9 @@ static void attend_tile(const struct hg_attention *op, int64_t item, float *scra
         for (int64_t d = 0; d < op->head_dim; d++)
             tile.queries[r * op->head_dim + d] = query[d] * (float)op->scale;
         tile.out[r] = op->out + token * op->out_stride + column;
-        tile.limit[r] = op->positions[token] + 1;
-        tile.num_positions = tile.limit[r]; /* positions rise: the last is the largest */
+        tile.begin[r] = window_start(op, token) - first_block * HG_BLOCK;
+        tile.limit[r] = op->positions[token] + 1 - first_block * HG_BLOCK;
+        tile.num_positions = tile.limit[r]; /* the last row's is the largest */
     }
     /* Rows a whole number of pages apart would share cache sets; the extra 16 floats avoid it. */
     tile.stride = (tile.num_positions + HG_BLOCK - 1) / HG_BLOCK * HG_BLOCK + HG_HALF;

@@ -1,24 +1,23 @@
-"""The shape of a Llama-family model: every number that the arithmetic needs, and no tensor.
+"""The shape of a decoder: every number that the arithmetic needs, and no tensor.
 
-Torch-free. Built from GGUF metadata by ``formats.gguf_config``, from config.json by
-``formats.huggingface_config``; travels inside ``.hybridgen`` files as JSON.
+One block covers all families; what sets one apart is a field here, off by default. Torch-free.
+Built by the families of ``formats.families``; travels inside ``.hybridgen`` files as JSON.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Literal, get_args
 
 import msgspec
 
-from hybridgen.errors import BadModelFile, UnsupportedModel
+from hybridgen.models.config_check import MAX_EOS_IDS, check_config
+from hybridgen.models.weight_names import weight_shapes
 
-#: Architectures that the Llama block covers, under the names that model files use.
-ARCHITECTURES = ("llama", "mistral", "qwen2")
-MAX_EOS_IDS = 16  # HG_MAX_EOS_IDS of ipc/layout.h
+__all__ = ["MAX_EOS_IDS", "Experts", "ModelConfig", "RopeKind", "RopeScaling"]
 
-RopeKind = Literal["linear", "llama3", "yarn", "dynamic", "factors"]
-ROPE_KINDS: tuple[str, ...] = ("linear", "llama3", "yarn", "dynamic", "factors")
+RopeKind = Literal["linear", "llama3", "yarn", "dynamic", "factors", "longrope"]
+ROPE_KINDS: tuple[str, ...] = get_args(RopeKind)
 
 
 class RopeScaling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -32,37 +31,74 @@ class RopeScaling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     - ``dynamic``: NTK by length; changes nothing up to ``ModelConfig.max_position``, and the
       engine serves no longer context, so it equals no scaling here.
     - ``factors``: f_i divided by ``freq_factors[i]`` (GGUF's rope_freqs.weight).
+    - ``longrope``: f_i divided by ``freq_factors[i]`` where the served context is longer than
+      ``original_max_position``, by ``short_factors[i]`` where it is not, at all positions alike,
+      since keys that are cached stay as they are; cos and sin times ``attention_factor`` either
+      way (arXiv 2402.13753).
+
+    With partial rotation, head_dim stands for ``ModelConfig.rotary_size`` throughout.
     """
 
     type: RopeKind
     factor: float = 1.0
     original_max_position: int = 0
-    """Context length of training before stretching; set for llama3 and yarn."""
+    """Context length of training before stretching; set for llama3, yarn and longrope."""
     low_freq_factor: float = 1.0
     high_freq_factor: float = 4.0
     beta_fast: float = 32.0
     beta_slow: float = 1.0
     attention_factor: float | None = None
-    """Multiplies cos and sin (yarn); None means 0.1·ln(factor) + 1 for factor > 1."""
+    """Multiplies cos and sin (yarn, longrope). None means, for factor > 1, 0.1·ln(factor) + 1
+    (yarn) or √(1 + ln(factor) / ln(original_max_position)) (longrope)."""
     is_truncated: bool = True
     """yarn: the correction range is rounded outwards to whole dimensions (HF ``truncate``)."""
     freq_factors: list[float] = []
-    """head_dim / 2 divisors, for type ``factors``."""
+    """rotary_size / 2 divisors, for the types ``factors`` and ``longrope``."""
+    short_factors: list[float] = []
+    """The same number of them, for type ``longrope``."""
 
     @property
     def effective_attention_factor(self) -> float:
         """The multiplier of cos and sin with the default worked out."""
         if self.attention_factor is not None:
             return self.attention_factor
-        if self.type != "yarn" or self.factor <= 1.0:
+        if self.type not in ("yarn", "longrope") or self.factor <= 1.0:
             return 1.0
-        return 0.1 * math.log(self.factor) + 1.0
+        if self.type == "yarn":
+            return 0.1 * math.log(self.factor) + 1.0
+        return math.sqrt(1 + math.log(self.factor) / math.log(self.original_max_position))
+
+
+class Experts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A feed-forward block of which every token takes a part (Shazeer et al. 2017).
+
+    Router logits r = W x, shares s = softmax(r) over all experts; the token takes the
+    ``num_chosen`` experts with the greatest shares (of equal ones the first), and its output is
+    Σ s_e · expert_e(x), with the chosen shares divided by their sum where ``is_share_normalized``.
+    A shared expert, if there is one, adds sigmoid(w · x) times its own output.
+    """
+
+    num_experts: int
+    num_chosen: int
+    size: int
+    """Inner size of one expert."""
+    is_share_normalized: bool = True
+    shared_size: int = 0
+    """Inner size of the shared expert; 0 for none."""
+    dense_layers: list[int] = []
+    """Layers with a plain feed-forward block of ``intermediate_size`` instead."""
+
+    @property
+    def num_router_rows(self) -> int:
+        """Outputs of the router, and behind them the gate of a shared expert: one product."""
+        return self.num_experts + (1 if self.shared_size else 0)
 
 
 class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A Llama-family decoder: RMSNorm, rotate-half RoPE, grouped-query attention, SwiGLU."""
+    """A decoder: RMSNorm, rotate-half RoPE, grouped-query attention, gated feed-forward block."""
 
     architecture: str
+    """Name of the family in ``formats.families``."""
     vocab_size: int
     """Rows of the embedding and of the output matrix."""
     num_layers: int
@@ -75,7 +111,28 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Context length that the model was made for, in tokens."""
     rope_base: float = 10_000.0
     rope_scaling: RopeScaling | None = None
+    rotary_dim: int = 0
+    """Leading dimensions of a head that are rotated; 0 for all."""
+    local_rope_base: float = 0.0
+    """Layers with a window rotate with this base and no scaling; 0: like all others."""
+    layer_windows: list[int] = []
+    """Per layer the positions that a token attends to, itself included; 0 for all of them.
+    Empty: no layer has a window."""
     rms_norm_eps: float = 1e-5
+    norm_offset: float = 0.0
+    """Added to every norm's weight."""
+    has_qk_norm: bool = False
+    """Each head of q and k is normalized before rotation, by weights of head_dim elements."""
+    has_post_norms: bool = False
+    """What attention and feed-forward block give is normalized before it is added."""
+    embedding_scale: float = 1.0
+    """Multiplies embeddings on their way into the first block."""
+    attention_scale: float = 0.0
+    """Multiplies q · k; 0 for head_dim^-½."""
+    attention_softcap: float = 0.0
+    """c > 0: scaled scores s become c · tanh(s / c)."""
+    logit_softcap: float = 0.0
+    """The same for logits."""
     is_embedding_tied: bool = False
     """The output matrix is the embedding; then there is no lm_head.weight."""
     bos_id: int | None = None
@@ -85,8 +142,10 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     has_output_bias: bool = False
     """o_proj has a bias."""
     has_mlp_bias: bool = False
-    activation: Literal["silu", "mock"] = "silu"
+    activation: Literal["silu", "gelu_tanh", "mock"] = "silu"
     """Gate of the feed-forward block; ``mock`` marks the mock engine, which has no weights."""
+    experts: Experts | None = None
+    """None: every layer has a plain feed-forward block."""
 
     @property
     def num_kv_groups(self) -> int:
@@ -103,6 +162,39 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         """Rows of k_proj and of v_proj."""
         return self.num_kv_heads * self.head_dim
 
+    @property
+    def qkv_size(self) -> int:
+        """Rows of the fused projection: q heads, k heads, v heads."""
+        return self.q_size + 2 * self.kv_size
+
+    @property
+    def rotary_size(self) -> int:
+        """Leading dimensions of a head that are rotated."""
+        return self.rotary_dim or self.head_dim
+
+    @property
+    def score_scale(self) -> float:
+        """Multiplies q · k."""
+        return self.attention_scale or self.head_dim**-0.5
+
+    def window(self, layer: int) -> int:
+        """Positions that a token attends to in this layer, itself included; 0 for all."""
+        return self.layer_windows[layer] if self.layer_windows else 0
+
+    @property
+    def kept_window(self) -> int:
+        """Positions whose keys and values some layer still reads; 0 for all."""
+        windows = self.layer_windows
+        return max(windows) if windows and all(windows) else 0
+
+    def has_local_rope(self, layer: int) -> bool:
+        """Whether this layer rotates with ``local_rope_base``."""
+        return self.local_rope_base > 0 and self.window(layer) > 0
+
+    def has_experts(self, layer: int) -> bool:
+        """Whether this layer's feed-forward block is made of experts."""
+        return self.experts is not None and layer not in self.experts.dense_layers
+
     def kv_bytes_per_token(self, element_bytes: int) -> int:
         """Keys and values of one token over all layers, in bytes."""
         return 2 * self.num_layers * self.kv_size * element_bytes
@@ -113,131 +205,13 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         return sum(math.prod(shape) for shape in self.weight_shapes().values())
 
     def weight_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Name → shape of every weight, in Hugging Face's Llama naming; (out, in) for matrices."""
-        shapes: dict[str, tuple[int, ...]] = {
-            "model.embed_tokens.weight": (self.vocab_size, self.hidden_size)
-        }
-        for layer in range(self.num_layers):
-            prefix = f"model.layers.{layer}."
-            shapes.update({prefix + name: shape for name, shape in self._layer_shapes().items()})
-        shapes["model.norm.weight"] = (self.hidden_size,)
-        if not self.is_embedding_tied:
-            shapes["lm_head.weight"] = (self.vocab_size, self.hidden_size)
-        return shapes
-
-    def _layer_shapes(self) -> dict[str, tuple[int, ...]]:
-        hidden, inner, q_size, kv_size = (
-            self.hidden_size,
-            self.intermediate_size,
-            self.q_size,
-            self.kv_size,
-        )
-        shapes: dict[str, tuple[int, ...]] = {
-            "input_layernorm.weight": (hidden,),
-            "self_attn.q_proj.weight": (q_size, hidden),
-            "self_attn.k_proj.weight": (kv_size, hidden),
-            "self_attn.v_proj.weight": (kv_size, hidden),
-            "self_attn.o_proj.weight": (hidden, q_size),
-            "post_attention_layernorm.weight": (hidden,),
-            "mlp.gate_proj.weight": (inner, hidden),
-            "mlp.up_proj.weight": (inner, hidden),
-            "mlp.down_proj.weight": (hidden, inner),
-        }
-        if self.has_qkv_bias:
-            shapes["self_attn.q_proj.bias"] = (q_size,)
-            shapes["self_attn.k_proj.bias"] = (kv_size,)
-            shapes["self_attn.v_proj.bias"] = (kv_size,)
-        if self.has_output_bias:
-            shapes["self_attn.o_proj.bias"] = (hidden,)
-        if self.has_mlp_bias:
-            shapes["mlp.gate_proj.bias"] = (inner,)
-            shapes["mlp.up_proj.bias"] = (inner,)
-            shapes["mlp.down_proj.bias"] = (hidden,)
-        return shapes
+        """Name → shape of every weight, fused as the products take them; see ``weight_names``."""
+        return weight_shapes(self)
 
     def validate(self, source: str) -> None:
         """Check every bound and how the numbers fit each other; ``source`` names the file.
 
         Raises:
-            UnsupportedModel: the architecture is not one of ``ARCHITECTURES``.
             BadModelFile: a number is impossible; field ``field`` names it.
         """
-        if self.architecture not in ARCHITECTURES:
-            raise UnsupportedModel(
-                "this model architecture is not implemented",
-                value=self.architecture,
-                limit=", ".join(ARCHITECTURES),
-                remedy="Use a model of the Llama family",
-                file=source,
-            )
-        for name, low, high in _BOUNDS:
-            _require(source, name, getattr(self, name), low, high)
-        if self.head_dim % 2:
-            raise _bad(source, "head_dim", self.head_dim, "an even number")
-        if self.num_heads % self.num_kv_heads:
-            limit = f"a divisor of num_heads = {self.num_heads}"
-            raise _bad(source, "num_kv_heads", self.num_kv_heads, limit)
-        _require(source, "eos_ids (count)", len(self.eos_ids), 0, MAX_EOS_IDS)
-        ids = [*self.eos_ids, *([] if self.bos_id is None else [self.bos_id])]
-        for token_id in ids:
-            _require(source, "bos_id / eos_ids", token_id, 0, self.vocab_size - 1)
-        if self.rope_scaling is not None:
-            _validate_rope(source, self.rope_scaling, self.head_dim)
-
-
-_BOUNDS: tuple[tuple[str, float, float], ...] = (
-    ("vocab_size", 2, 2**19),  # sums of sampling weights are exact up to there (sampling/lanes.h)
-    ("num_layers", 1, 1024),
-    ("hidden_size", 1, 2**17),
-    ("intermediate_size", 1, 2**20),
-    ("num_heads", 1, 1024),
-    ("num_kv_heads", 1, 1024),
-    ("head_dim", 2, 1024),
-    ("max_position", 1, 2**27),
-    ("rope_base", 1.0, 1e12),
-    ("rms_norm_eps", 0.0, 1.0),
-)
-
-
-def _validate_rope(source: str, scaling: RopeScaling, head_dim: int) -> None:
-    _require(source, "rope_scaling.factor", scaling.factor, 1e-6, 1e6)
-    if scaling.type in ("llama3", "yarn"):
-        position = scaling.original_max_position
-        _require(source, "rope_scaling.original_max_position", position, 1, 2**27)
-    if scaling.type == "llama3":
-        low, high = scaling.low_freq_factor, scaling.high_freq_factor
-        _require(source, "rope_scaling.low_freq_factor", low, 1e-6, 1e6)
-        if not low < high <= 1e6:
-            limit = f"more than low_freq_factor = {low}"
-            raise _bad(source, "rope_scaling.high_freq_factor", high, limit)
-    if scaling.type == "yarn":
-        _require(source, "rope_scaling.beta_slow", scaling.beta_slow, 1e-6, 1e6)
-        _require(source, "rope_scaling.beta_fast", scaling.beta_fast, scaling.beta_slow, 1e6)
-        _require(
-            source,
-            "rope_scaling.attention_factor",
-            scaling.effective_attention_factor,
-            1e-6,
-            1e6,
-        )
-    if scaling.type == "factors":
-        count = len(scaling.freq_factors)
-        _require(source, "rope_freqs (count)", count, head_dim // 2, head_dim // 2)
-        for factor in scaling.freq_factors:
-            _require(source, "rope_freqs", factor, 1e-6, 1e6)
-
-
-def _require(source: str, name: str, value: float, low: float, high: float) -> None:
-    if not low <= value <= high:  # false for NaN too
-        raise _bad(source, name, value, f"[{low}, {high}]")
-
-
-def _bad(source: str, name: str, value: float, limit: str) -> BadModelFile:
-    return BadModelFile(
-        f"{name} of the model is impossible",
-        field=name,
-        value=value if math.isfinite(value) else str(value),
-        limit=limit,
-        remedy="Fetch or convert the model again",
-        file=source,
-    )
+        check_config(self, source)

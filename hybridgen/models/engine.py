@@ -42,6 +42,8 @@ class Engine(Protocol):
                 before ``start`` was computed by earlier calls with the same blocks.
             start: absolute position of the first token.
             blocks: int32[w], block of each ``block_size`` positions from 0 on; covers the chunk.
+                Blocks before the windows of all layers (``ModelConfig.kept_window``) are not
+                read: any block's number may stand there.
             logits_out: float32[vocab_size], receives the row of the last position; None to skip
                 it (any chunk but a prompt's last).
 

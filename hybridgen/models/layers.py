@@ -1,7 +1,7 @@
 """Packed weights and the row-wise operations on float32 activations.
 
 These are the checked doors to single kernels, for loading, tests and tools; a forward pass goes
-through all of them in one native call (llama.py).
+through all of them in one native call (cpu_model.py).
 """
 
 from __future__ import annotations
@@ -34,6 +34,12 @@ class Epilogue(IntEnum):
     STORE = 0
     ADD = 1
     SWIGLU = 2
+    GEGLU = 3
+
+    @property
+    def is_gated(self) -> bool:
+        """Whether the product is of gates and ups, in paired panels."""
+        return self in (Epilogue.SWIGLU, Epilogue.GEGLU)
 
 
 class PackedMatrix:
@@ -43,7 +49,7 @@ class PackedMatrix:
         num_outputs: columns of the product.
         depth: columns of its input.
         dtype: torch.float32 or torch.bfloat16.
-        is_paired: each panel holds 16 gate and 16 up outputs, for ``Epilogue.SWIGLU``.
+        is_paired: each panel holds 16 gate and 16 up outputs, for gated epilogues.
     """
 
     def __init__(
@@ -86,6 +92,11 @@ class PackedMatrix:
         _native.pack(pool.handle, encode_record(record))
 
 
+def address(tensor: torch.Tensor | None) -> int:
+    """Where the elements are, for a record: 0, NULL there, for None."""
+    return 0 if tensor is None else tensor.data_ptr()
+
+
 def panel_bytes(num_outputs: int, depth: int, dtype: torch.dtype, is_paired: bool) -> int:
     """Bytes of the panels of a matrix; a multiple of 64."""
     width = HALF if is_paired else PANEL
@@ -102,6 +113,13 @@ def panel_bias(bias: torch.Tensor, paired: torch.Tensor | None = None) -> torch.
     return padded.reshape(-1).contiguous()
 
 
+def activation_rows(num_rows: int, size: int) -> torch.Tensor:
+    """float32[num_rows, size and some], uninitialised."""
+    # Rows start on cache lines but not whole pages apart, where the rows of one tile would
+    # compete for the same cache sets.
+    return torch.empty(num_rows, -(-size // 16) * 16 + 16)
+
+
 def linear(
     pool: ComputePool,
     x: torch.Tensor,
@@ -110,16 +128,18 @@ def linear(
     *,
     bias: torch.Tensor | None = None,
     epilogue: Epilogue = Epilogue.STORE,
+    softcap: float = 0.0,
 ) -> torch.Tensor:
     """``out`` [n, num_outputs] from ``x`` [n, depth], both float32; rows may be strided.
 
     Args:
         pool: does the work.
         x: input.
-        matrix: weights; paired if and only if the epilogue is SWIGLU.
-        out: stored to, added to, or receives silu(gate) · up.
+        matrix: weights; paired if and only if the epilogue is gated.
+        out: stored to, added to, or receives the gates' activation · up.
         bias: from ``panel_bias``.
         epilogue: see ``Epilogue``.
+        softcap: c > 0: sums s become c · tanh(s / c) before the epilogue.
 
     Raises:
         InternalError: shapes or dtypes do not fit.
@@ -127,8 +147,8 @@ def linear(
     num_rows = x.shape[0]
     _require_rows(x, "x", (num_rows, matrix.depth))
     _require_rows(out, "out", (num_rows, matrix.num_outputs))
-    if matrix.is_paired != (epilogue is Epilogue.SWIGLU):
-        raise InternalError("paired weights belong to SWIGLU and to nothing else")
+    if matrix.is_paired != epilogue.is_gated:
+        raise InternalError("paired weights belong to gated epilogues and to nothing else")
     if bias is not None:
         width = HALF if matrix.is_paired else PANEL
         num_lanes = -(-matrix.num_outputs // width) * PANEL
@@ -145,6 +165,7 @@ def linear(
         depth=matrix.depth,
         dtype=DTYPE_CODES[matrix.dtype],
         epilogue=int(epilogue),
+        softcap=softcap,
     )
     _native.linear(pool.handle, encode_record(record))
     return out
@@ -166,14 +187,17 @@ def rms_norm(
         y_stride=size,
         num_rows=num_rows,
         size=size,
+        is_added=0,
         epsilon=epsilon,
     )
     _native.norm(pool.handle, encode_record(record))
     return out
 
 
-def gather(pool: ComputePool, matrix: PackedMatrix, ids: torch.Tensor) -> torch.Tensor:
-    """Rows ``ids`` (int32[n], in range) of the packed matrix as float32 [n, depth]."""
+def gather(
+    pool: ComputePool, matrix: PackedMatrix, ids: torch.Tensor, scale: float = 1.0
+) -> torch.Tensor:
+    """Rows ``ids`` (int32[n], in range) of the packed matrix, scaled, as float32 [n, depth]."""
     _require(ids, "ids", (len(ids),), torch.int32)
     if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < matrix.num_outputs:
         raise InternalError("a row number is out of range", limit=matrix.num_outputs - 1)
@@ -186,6 +210,7 @@ def gather(pool: ComputePool, matrix: PackedMatrix, ids: torch.Tensor) -> torch.
         num_rows=len(ids),
         depth=matrix.depth,
         dtype=DTYPE_CODES[matrix.dtype],
+        scale=scale,
     )
     _native.gather(pool.handle, encode_record(record))
     return out

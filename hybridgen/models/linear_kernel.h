@@ -18,22 +18,34 @@ INLINE void load_weights(int dtype, const char *at, vfloat weights[2 * HALF_VECT
     }
 }
 
-/* Apply bias, activation and residual to the 32 sums of one row. */
+/* gate · sigmoid(…): of the gate itself is silu; gelu by its tanh formula, 0.5 g (1 + tanh u), is
+ * g sigmoid(2u) with u = √(2/π) (g + 0.044715 g³) (Hendrycks & Gimpel 2016). */
+INLINE vfloat activate(int64_t epilogue, vfloat gate)
+{
+    vfloat inner = gate;
+    if (epilogue == HG_GEGLU)
+        inner = 1.5957691216057308f * (gate + 0.044715f * gate * gate * gate);
+    return gate / (1.0f + exponential(-inner));
+}
+
+/* Apply bias, cap, activation and residual to the 32 sums of one row. */
 static __attribute__((noinline)) void finish_row(const struct hg_linear *op, int64_t panel,
                                                  int64_t row, float sums[HG_PANEL])
 {
-    int width = op->epilogue == HG_SWIGLU ? HG_HALF : HG_PANEL;
+    int width = hg_is_gated(op->epilogue) ? HG_HALF : HG_PANEL;
     int64_t first = panel * width;
     int64_t count = op->num_outputs - first < width ? op->num_outputs - first : width;
     float *y = op->y + row * op->y_stride + first;
     if (op->bias)
         for (int i = 0; i < HG_PANEL; i++)
             sums[i] += op->bias[panel * HG_PANEL + i];
-    if (op->epilogue == HG_SWIGLU) {
+    if (op->softcap > 0)
+        for (int i = 0; i < HG_PANEL; i += LANES)
+            store(sums + i, soft_cap(load(sums + i), (float)op->softcap));
+    if (hg_is_gated(op->epilogue)) {
         for (int i = 0; i < HG_HALF; i += LANES) {
-            vfloat gate = load(sums + i);
-            vfloat silu = gate / (1.0f + exponential(-gate));
-            store(sums + i, silu * load(sums + HG_HALF + i));
+            vfloat gate = activate(op->epilogue, load(sums + i));
+            store(sums + i, gate * load(sums + HG_HALF + i));
         }
     }
     if (op->epilogue == HG_ADD) {

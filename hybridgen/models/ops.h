@@ -17,13 +17,19 @@
 #define HG_TILE 12  /* most rows computed together, over all variants */
 
 enum hg_dtype { HG_FLOAT32 = 0, HG_BFLOAT16 = 1 };
-enum hg_epilogue { HG_STORE = 0, HG_ADD = 1, HG_SWIGLU = 2 };
+enum hg_epilogue { HG_STORE = 0, HG_ADD = 1, HG_SWIGLU = 2, HG_GEGLU = 3 };
+
+/* Whether a product is of gates and ups, in paired panels. */
+static inline int hg_is_gated(int64_t epilogue)
+{
+    return epilogue == HG_SWIGLU || epilogue == HG_GEGLU;
+}
 
 /* Weights in panels of 32 outputs: [panel][depth][32]. float32: the 32 outputs in order. bfloat16:
  * 16 words of 32 bits, output j in the low half of word j and output 16 + j in its high half, so
  * that one shift and one mask make two float vectors. Missing outputs are zeros.
  * With is_paired, the low half of a panel is 16 rows of `first`, the high half the same of
- * `second` (gate and up projections, for HG_SWIGLU). */
+ * `second` (gate and up projections, for gated epilogues). */
 struct hg_pack {
     void *panels;
     const void *first;
@@ -34,8 +40,9 @@ struct hg_pack {
     int64_t is_paired;
 };
 
-/* y[r, o] = Σ_d x[r, d] w[o, d] (+ bias[o]), stored, added to y, or silu(low) · high. The sum
- * runs over d in order whatever the number of rows: results do not depend on the batch. */
+/* y[r, o] = Σ_d x[r, d] w[o, d] (+ bias[o]), stored, added to y, or silu(low) · high (HG_GEGLU:
+ * gelu, by its tanh formula). The sum runs over d in order whatever the number of rows: results do
+ * not depend on the batch. */
 struct hg_linear {
     const void *panels;
     const float *bias; /* [panel][32] in the panels' order, or NULL */
@@ -48,9 +55,10 @@ struct hg_linear {
     int64_t depth;
     int64_t dtype;
     int64_t epilogue;
+    double softcap; /* c > 0: sums s become c · tanh(s / c) before the epilogue */
 };
 
-/* y[r] = x[r] / sqrt(mean(x[r]²) + epsilon) · weight */
+/* y[r] = x[r] / sqrt(mean(x[r]²) + epsilon) · weight, or that added to y[r] */
 struct hg_norm {
     const float *x;
     const float *weight;
@@ -59,10 +67,11 @@ struct hg_norm {
     int64_t y_stride;
     int64_t num_rows;
     int64_t size;
+    int64_t is_added;
     double epsilon;
 };
 
-/* y[r] = row ids[r] of packed weights */
+/* y[r] = scale · row ids[r] of packed weights */
 struct hg_gather {
     const void *panels;
     const int32_t *ids;
@@ -71,19 +80,23 @@ struct hg_gather {
     int64_t num_rows;
     int64_t depth;
     int64_t dtype;
+    double scale;
 };
 
-/* Rotation, KV store and attention of num_tokens tokens, tokens_per_sequence consecutive ones of
- * each sequence (1 in decode, num_tokens in prefill).
- * qkv: [token][q heads, then k heads, then v heads][head_dim]; rotated in place.
+/* Norms, rotation, KV store and attention of num_tokens tokens, tokens_per_sequence consecutive
+ * ones of each sequence (1 in decode, num_tokens in prefill).
+ * With a window, blocks that lie before it as a whole are not read: they may be anyone's.
+ * qkv: [token][q heads, then k heads, then v heads][head_dim]; normed and rotated in place.
  * keys: [block][kv head][head_dim][16]; values: [block][kv head][16][head_dim]. */
 struct hg_attention {
     float *qkv;
     float *out; /* [token][head][head_dim] */
     void *keys;
     void *values;
-    const float *cosines; /* [position][head_dim / 2] */
+    const float *cosines; /* [position][rotary_size / 2] */
     const float *sines;
+    const float *q_norm; /* [head_dim], of each head before rotation; or NULL */
+    const float *k_norm;
     const int32_t *positions; /* [token] */
     const int32_t *tables;    /* [sequence][table_stride] */
     float *scratch;           /* [thread][scratch_stride] */
@@ -96,9 +109,15 @@ struct hg_attention {
     int64_t num_heads;
     int64_t num_kv_heads;
     int64_t head_dim;
+    int64_t rotary_size; /* leading dimensions of a head that are rotated */
+    int64_t window;      /* positions that a token sees, its own included; 0 for all */
     int64_t dtype;
     double scale;
+    double softcap; /* c > 0: scaled scores s become c · tanh(s / c) */
+    double epsilon; /* of the norms */
 };
+
+struct hg_experts; /* experts.h */
 
 struct hg_layer {
     const void *qkv;
@@ -111,8 +130,16 @@ struct hg_layer {
     const float *down_bias;    /* or NULL */
     const float *attention_norm;
     const float *mlp_norm;
+    const float *attention_post_norm; /* or NULL */
+    const float *mlp_post_norm;       /* or NULL */
+    const float *q_norm;              /* or NULL */
+    const float *k_norm;              /* or NULL */
+    const float *cosines;
+    const float *sines;
+    int64_t window;
     void *keys;
     void *values;
+    const struct hg_experts *experts; /* or NULL: a plain feed-forward block */
 };
 
 struct hg_model {
@@ -123,15 +150,18 @@ struct hg_model {
     int64_t num_heads;
     int64_t num_kv_heads;
     int64_t head_dim;
+    int64_t rotary_size;
+    int64_t gate; /* epilogue of the gated product */
     int64_t dtype;
     int64_t max_rows;
     double epsilon;
     double scale;
+    double embedding_scale;
+    double attention_softcap;
+    double logit_softcap;
     const void *embedding;
     const void *lm_head;
     const float *final_norm;
-    const float *cosines;
-    const float *sines;
     /* Work space: [max_rows][stride] each. */
     float *hidden;
     float *normed;
@@ -176,6 +206,9 @@ extern const struct hg_kernels hg_kernels_baseline;
 
 /* Best kernels of this CPU; `name` limits the choice (tests), NULL when there is none such. */
 const struct hg_kernels *hg_select_kernels(const char *name);
+
+/* One panel of a product, for phases that share several products out; see `linear_panel`. */
+void hg_linear_panel(const struct hg_linear *op, int64_t panel, int64_t next);
 
 /* Phases: every thread of the pool calls these; a barrier must follow. */
 void hg_pack_phase(struct hg_pool *pool, const struct hg_pack *op);

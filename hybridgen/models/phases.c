@@ -91,25 +91,31 @@ void hg_gather_phase(struct hg_pool *pool, const struct hg_gather *op)
 {
     for (int64_t row; (row = hg_claim(pool)) < op->num_rows;) {
         int64_t panel = op->ids[row] / HG_PANEL, lane = op->ids[row] % HG_PANEL;
-        float *y = op->y + row * op->y_stride;
+        float *y = op->y + row * op->y_stride, scale = (float)op->scale;
         if (op->dtype == HG_BFLOAT16) {
             const uint32_t *words = (const uint32_t *)op->panels + panel * op->depth * HG_HALF;
             for (int64_t d = 0; d < op->depth; d++) {
                 uint32_t word = words[d * HG_HALF + lane % HG_HALF];
                 uint32_t bits = lane < HG_HALF ? word << 16 : word & 0xffff0000u;
                 memcpy(y + d, &bits, sizeof bits);
+                y[d] *= scale;
             }
         } else {
             const float *words = (const float *)op->panels + panel * op->depth * HG_PANEL;
             for (int64_t d = 0; d < op->depth; d++)
-                y[d] = words[d * HG_PANEL + lane];
+                y[d] = words[d * HG_PANEL + lane] * scale;
         }
     }
 }
 
+void hg_linear_panel(const struct hg_linear *op, int64_t panel, int64_t next)
+{
+    kernels->linear_panel(op, panel, next);
+}
+
 void hg_linear_phase(struct hg_pool *pool, const struct hg_linear *op)
 {
-    int64_t width = op->epilogue == HG_SWIGLU ? HG_HALF : HG_PANEL;
+    int64_t width = hg_is_gated(op->epilogue) ? HG_HALF : HG_PANEL;
     int64_t num_panels = (op->num_outputs + width - 1) / width;
     int64_t panel = hg_claim(pool);
     /* The next panel is claimed before this one is computed, so that it can be fetched. */

@@ -35,6 +35,7 @@ class LinearRecord(NamedTuple):
     depth: int
     dtype: int
     epilogue: int
+    softcap: float
 
 
 class NormRecord(NamedTuple):
@@ -47,6 +48,7 @@ class NormRecord(NamedTuple):
     y_stride: int
     num_rows: int
     size: int
+    is_added: int
     epsilon: float
 
 
@@ -60,6 +62,7 @@ class GatherRecord(NamedTuple):
     num_rows: int
     depth: int
     dtype: int
+    scale: float
 
 
 class AttentionRecord(NamedTuple):
@@ -71,6 +74,8 @@ class AttentionRecord(NamedTuple):
     values: int
     cosines: int
     sines: int
+    q_norm: int
+    k_norm: int
     positions: int
     tables: int
     scratch: int
@@ -83,8 +88,57 @@ class AttentionRecord(NamedTuple):
     num_heads: int
     num_kv_heads: int
     head_dim: int
+    rotary_size: int
+    window: int
     dtype: int
     scale: float
+    softcap: float
+    epsilon: float
+
+
+class ExpertsRecord(NamedTuple):
+    """struct hg_experts of experts.h."""
+
+    router: int
+    gate_up: int
+    down: int
+    shared_gate_up: int
+    shared_down: int
+    gate_up_bytes: int
+    down_bytes: int
+    num_experts: int
+    num_chosen: int
+    size: int
+    shared_size: int
+    hidden_size: int
+    dtype: int
+    gate: int
+    is_share_normalized: int
+    logits: int
+    shares: int
+    chosen: int
+    places: int
+    ends: int
+    active: int
+    rows: int
+    inner: int
+    shared_inner: int
+    logits_stride: int
+    rows_stride: int
+    inner_stride: int
+    shared_inner_stride: int
+
+
+class MixtureRecord(NamedTuple):
+    """struct hg_mixture of experts.h."""
+
+    experts: int
+    x: int
+    y: int
+    x_stride: int
+    y_stride: int
+    num_rows: int
+    is_added: int
 
 
 class LayerRecord(NamedTuple):
@@ -100,8 +154,16 @@ class LayerRecord(NamedTuple):
     down_bias: int
     attention_norm: int
     mlp_norm: int
+    attention_post_norm: int
+    mlp_post_norm: int
+    q_norm: int
+    k_norm: int
+    cosines: int
+    sines: int
+    window: int
     keys: int
     values: int
+    experts: int
 
 
 class ModelRecord(NamedTuple):
@@ -114,15 +176,18 @@ class ModelRecord(NamedTuple):
     num_heads: int
     num_kv_heads: int
     head_dim: int
+    rotary_size: int
+    gate: int
     dtype: int
     max_rows: int
     epsilon: float
     scale: float
+    embedding_scale: float
+    attention_softcap: float
+    logit_softcap: float
     embedding: int
     lm_head: int
     final_norm: int
-    cosines: int
-    sines: int
     hidden: int
     normed: int
     qkv: int
@@ -156,6 +221,8 @@ Record = (
     | NormRecord
     | GatherRecord
     | AttentionRecord
+    | ExpertsRecord
+    | MixtureRecord
     | LayerRecord
     | ModelRecord
     | BatchRecord

@@ -33,7 +33,7 @@ def load_engine(info: ModelInfo, config: Config, on_progress: Progress) -> Engin
     """
     if info.kind == "mock":
         return _load_mock(info, config)
-    return _load_llama(info, config, on_progress)
+    return _load_cpu(info, config, on_progress)
 
 
 def max_model_len(info: ModelInfo, config: Config) -> int:
@@ -47,6 +47,7 @@ def _num_blocks(info: ModelInfo, config: Config) -> int:
         config,
         max_model_len=max_model_len(info, config),
         bytes_per_token=info.config.kv_bytes_per_token(element_bytes),
+        kept_window=info.config.kept_window,
     )
 
 
@@ -61,14 +62,14 @@ def _load_mock(info: ModelInfo, config: Config) -> MockEngine:
     )
 
 
-def _load_llama(info: ModelInfo, config: Config, on_progress: Progress) -> Runner:
+def _load_cpu(info: ModelInfo, config: Config, on_progress: Progress) -> Runner:
     # torch takes over a second to import; the mock must not pay for it.
     import torch  # noqa: PLC0415
 
     from hybridgen.formats.convert import load_weights, prepare_weights  # noqa: PLC0415
     from hybridgen.models.compute_pool import ComputePool  # noqa: PLC0415
+    from hybridgen.models.cpu_model import CpuModel  # noqa: PLC0415
     from hybridgen.models.kv_cache import KvCache  # noqa: PLC0415
-    from hybridgen.models.llama import LlamaModel  # noqa: PLC0415
     from hybridgen.models.runner import Runner  # noqa: PLC0415
     from hybridgen.models.weights import pack_weights  # noqa: PLC0415
 
@@ -88,7 +89,7 @@ def _load_llama(info: ModelInfo, config: Config, on_progress: Progress) -> Runne
     weights = pack_weights(pool, info.config, load_weights(path), dtype)
     cache = KvCache(info.config, _num_blocks(info, config), dtype)
     rows = max(config.scheduler.max_num_seqs, min(config.scheduler.prefill_chunk, MAX_ROWS))
-    model = LlamaModel(
+    model = CpuModel(
         info.config,
         weights,
         cache,

@@ -1,4 +1,4 @@
-"""The CPU engine: chunked prefill and batched decode over a Llama model."""
+"""The CPU engine: chunked prefill and batched decode over a model."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from typing import TypedDict
 
 import numpy as np
 
+from hybridgen.models.cpu_model import CpuModel, TokenBatch
 from hybridgen.models.engine import FloatArray, IntArray
 from hybridgen.models.kv_cache import BLOCK_SIZE
-from hybridgen.models.llama import LlamaModel, TokenBatch
 from hybridgen.models.step_check import check_decode, check_prefill
 
 
@@ -26,7 +26,7 @@ class Runner:
     the same, since no row's arithmetic depends on the others.
     """
 
-    def __init__(self, model: LlamaModel) -> None:
+    def __init__(self, model: CpuModel) -> None:
         self.num_blocks = model.cache.num_blocks
         self.block_size = BLOCK_SIZE
         self.vocab_size = model.config.vocab_size

@@ -106,7 +106,11 @@ def pack(
     for index, (token_id, bias) in enumerate(params.logit_bias.items()):
         _BIAS.pack_into(into, _BIAS_OFFSET + index * _BIAS.size, token_id, bias)
     lengths = [len(stop) for stop in stops] + [0] * (4 - len(stops))
-    skip_special = int(params.skip_special_tokens) | int(params.keep_tool_marks) << 1
+    skip_special = (
+        int(params.skip_special_tokens)
+        | int(params.keep_tool_marks) << 1
+        | int(params.keep_reasoning_marks) << 2
+    )
     is_kept = (int(params.include_stop_str_in_output), skip_special)
     _FLAGS.pack_into(into, _FLAGS_OFFSET, *lengths, *is_kept, kind, len(grammar))
     joined = b"".join(stops)
@@ -153,6 +157,7 @@ def unpack(view: memoryview, grammar_view: memoryview = _NO_AREA) -> Unpacked:
         include_stop_str_in_output=bool(include_stop),
         skip_special_tokens=bool(skip_special & 1),
         keep_tool_marks=bool(skip_special & 2),
+        keep_reasoning_marks=bool(skip_special & 4),
         logprobs=None if num_logprobs < 0 else num_logprobs,
         grammar=_read_grammar(kind, num_grammar_bytes, grammar_view),
     )

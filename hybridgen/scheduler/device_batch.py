@@ -143,12 +143,12 @@ class DeviceBatch:
             width=self.layout.width,
             block_size=self._block_size,
         )
+        num_done = min(order.num_cached, order.num_tokens - 1)
         row = DeviceRow(
-            slot=order.slot,
-            epoch=order.epoch,
-            detokenizer=order.detokenizer,
-            num_tokens=order.num_tokens,
-            num_computed=min(order.num_cached, order.num_tokens - 1),
+            *(order.slot, order.epoch, order.detokenizer, order.num_tokens),
+            num_computed=num_done,
+            num_done=num_done,
+            num_covered=min(order.num_tokens, len(order.blocks) * self._block_size),
             blocks=list(order.blocks),
             parameters=self._parameters_of(order.slot),
         )
@@ -168,6 +168,8 @@ class DeviceBatch:
         row.blocks[order.first : order.first + len(order.blocks)] = order.blocks
         if row.phase is Phase.RUNNING:
             self._arrays.extend(row, order.first)
+        elif row.phase is Phase.PREFILL:
+            self._queue.cover(row, min(row.num_tokens, len(row.blocks) * self._block_size))
 
     def retire(self, order: RetireSlot) -> None:
         """Take a row out of all steps to come; reported when the last one that has it is over."""
@@ -200,6 +202,7 @@ class DeviceBatch:
         for chunk in chunks:
             row = chunk.row
             row.num_chunks_out -= 1
+            row.num_done = chunk.stop
             if row.phase is Phase.GONE:
                 if chunk.is_last:
                     self._free_slots.append(chunk.logits_slot)
@@ -354,8 +357,8 @@ class DeviceBatch:
         is_short = (slack < self._block_size) & ~arrays.is_told[:n]
         if is_short.any():
             for index in np.flatnonzero(is_short):
-                row = arrays.rows[index]
-                self._events.starving.append(SlotEvent(row.slot, row.epoch))
+                row, position = arrays.rows[index], int(arrays.positions[index])
+                self._events.starving.append(RowProgress(row.slot, row.epoch, position))
             arrays.is_told[:n] |= is_short
         if slack.min() < 0:
             last_ids = None if self._in_flight else self._last_ids
@@ -392,4 +395,4 @@ class DeviceBatch:
     def _num_computed(self, row: DeviceRow) -> int:
         if row.phase is Phase.RUNNING:
             return int(self._arrays.positions[row.index])
-        return row.position if row.phase is Phase.HELD else row.num_computed
+        return row.position if row.phase is Phase.HELD else row.num_done

@@ -24,6 +24,8 @@ class DeviceRow:
     detokenizer: int
     num_tokens: int  # prefill covers these
     num_computed: int  # leading tokens whose KV is in the blocks, or ordered to be
+    num_done: int  # leading tokens whose KV is in the blocks
+    num_covered: int  # of num_tokens, those that there are blocks for
     blocks: list[int]
     phase: Phase = Phase.PREFILL
     index: int = -1  # place in the arrays while RUNNING

@@ -8,6 +8,10 @@ others, and its request was admitted only because it fits alone, so something al
 
 What the beginning of a prompt has in common with others is shared (``PrefixSharing``), and counts
 only once. A block is free again only when the gpu process has said that its last row is off.
+
+Where tokens attend to a window only, a row holds at most ``KvWindow.most_blocks``: it joins with no
+more, and as the gpu process reports how far it is, blocks at the window's end come back and others
+are granted at its front.
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ from collections.abc import Sequence
 from hybridgen.clock import Clock
 from hybridgen.ipc.slot_table import RowError, SlotState
 from hybridgen.kvcache.block_pool import BlockPool
+from hybridgen.kvcache.kv_window import KvWindow
 from hybridgen.messages import BatchRow, GrantBlocks, JoinBatch, RetireSlot
 from hybridgen.scheduler.outbox import Outbox
 from hybridgen.scheduler.overflows import Overflows
@@ -52,6 +57,7 @@ class GpuBatch:
         clock: Clock,
     ) -> None:
         self._shape = shape
+        self._window = KvWindow(shape.kept_window, shape.block_size, shape.piece_tokens)
         self._book = book
         self._ledger = ledger
         self._quarantine = quarantine
@@ -74,8 +80,12 @@ class GpuBatch:
 
     @property
     def max_kv_tokens(self) -> int:
-        """Tokens that all blocks together hold; -1 before the gpu process attached."""
-        return -1 if self.pool is None else self.pool.num_blocks * self.pool.block_size
+        """Tokens of one row that there are blocks for; -1 before the gpu process attached."""
+        if self.pool is None:
+            return -1
+        if self.pool.num_blocks >= self._window.most_blocks:
+            return self._shape.max_model_len
+        return self.pool.num_blocks * self.pool.block_size
 
     @property
     def has_work(self) -> bool:
@@ -101,6 +111,7 @@ class GpuBatch:
     def prefilled(self, record: RequestRecord) -> None:
         """Its prompt is in the cache; from now on it is decoded."""
         self._wait_again(self._sharing.prefilled(record))
+        self._slide(record, record.num_to_prefill)
         if math.isnan(record.prefilled_s):
             record.prefilled_s = self._clock()
         self._ledger.set_state(record, SlotState.RUNNING)
@@ -108,6 +119,10 @@ class GpuBatch:
     def advanced(self, record: RequestRecord, num_tokens: int) -> None:
         """So many tokens of its prompt are in the cache."""
         self._wait_again(self._sharing.advanced(record, num_tokens))
+        self._slide(record, num_tokens)
+        num_in_all = record.prompt_len + self._ledger.num_generated(record)
+        length = self._table_length(record, num_in_all, record.num_freed)
+        self._ask(record, length - len(record.blocks))
 
     def withdraw(self, record: RequestRecord) -> None:
         """``record`` is over: it neither waits nor keeps a row."""
@@ -128,7 +143,7 @@ class GpuBatch:
         else:
             self._wait_again(self._sharing.left(record, self._ledger.num_generated(record)))
         if self.pool is not None:
-            self.pool.free(record.blocks)
+            self.pool.free(record.held_blocks)
         self._forget_row(record)
 
     def retired_foreign(self, slot: int, epoch: int) -> None:
@@ -138,11 +153,10 @@ class GpuBatch:
             self._num_returning -= len(blocks)
             self.pool.free(blocks)
 
-    def starve(self, record: RequestRecord) -> None:
-        """The row has less than one block of room."""
-        if record.is_row and not record.is_retiring and self._num_missing(record) > 0:
-            record.is_starving = True
-            self._starving[record.slot] = record
+    def starve(self, record: RequestRecord, num_tokens: int) -> None:
+        """The row has less than one block of room behind so many tokens."""
+        self._slide(record, num_tokens)
+        self._ask(record, GRANT_BLOCKS)
 
     def preempt(self, record: RequestRecord) -> None:
         """Give up the row for now; it waits again once the gpu process has let go of it."""
@@ -196,7 +210,7 @@ class GpuBatch:
         missing = [r for r in self.rows.values() if (r.slot, r.epoch) not in known]
         for absent in missing:
             self._forget_row(absent)
-        self.pool.claim((row.blocks, row.num_computed // self._shape.block_size) for row in rows)
+        self.pool.claim(self._claim(row) for row in rows)
         for row in rows:
             record = self._book.occupant(row.slot, row.epoch)
             if record is None or not record.is_row:
@@ -232,12 +246,12 @@ class GpuBatch:
 
     def _forget_row(self, record: RequestRecord) -> None:
         record.is_row = record.is_retiring = record.is_starving = False
-        record.blocks = []
+        record.blocks, record.num_freed = [], 0
         self.rows.pop(record.slot, None)
         self._starving.pop(record.slot, None)
 
     def _adopt(self, record: RequestRecord, row: BatchRow) -> None:
-        record.blocks = list(row.blocks)
+        record.blocks, record.num_freed = list(row.blocks), self._num_freed(row)
         if record.is_over or record.is_retiring:
             record.is_retiring = False
             self._retire(record)
@@ -246,11 +260,24 @@ class GpuBatch:
             self._ledger.set_state(record, SlotState.RUNNING)
         room = len(record.blocks) * self._shape.block_size - row.num_computed - 1
         if room < self._shape.block_size:
-            self.starve(record)
+            self.starve(record, row.num_computed)
+
+    def _num_freed(self, row: BatchRow) -> int:
+        """Leading blocks of a table that are not the row's any more.
+
+        A coscheduler that died may have given them to others, and knew no later position.
+        """
+        return self._window.first_kept(row.num_computed)
+
+    def _claim(self, row: BatchRow) -> tuple[list[int], int]:
+        num_freed = self._num_freed(row)
+        num_full = row.num_computed // self._shape.block_size
+        return row.blocks[num_freed:], num_full - num_freed
 
     def _disown(self, row: BatchRow) -> None:
-        self._foreign[row.slot, row.epoch] = list(row.blocks)
-        self._num_returning += len(row.blocks)
+        blocks = row.blocks[self._num_freed(row) :]
+        self._foreign[row.slot, row.epoch] = blocks
+        self._num_returning += len(blocks)
         self._outbox.to_worker(GPU, RetireSlot(row.slot, row.epoch))
 
     def _retire(self, record: RequestRecord) -> None:
@@ -258,7 +285,7 @@ class GpuBatch:
             return
         record.is_retiring = True
         if self.pool is not None:
-            record.num_returning = self.pool.num_sole(record.blocks)
+            record.num_returning = self.pool.num_sole(record.held_blocks)
             self._num_returning += record.num_returning
         if self.is_attached:
             self._outbox.to_worker(GPU, RetireSlot(record.slot, record.epoch))
@@ -268,11 +295,33 @@ class GpuBatch:
         return -(-(record.max_len - 1) // self._shape.block_size)
 
     def _num_missing(self, record: RequestRecord) -> int:
-        return self._max_blocks(record) - len(record.blocks)
+        most = min(self._max_blocks(record), record.num_freed + self._window.most_blocks)
+        return most - len(record.blocks)
+
+    def _table_length(self, record: RequestRecord, num_tokens: int, num_freed: int) -> int:
+        """Entries of the table of a row whose first ``num_tokens`` ids are to be computed."""
+        wanted = -(-num_tokens // self._shape.block_size) + LOOKAHEAD_BLOCKS
+        return min(wanted, self._max_blocks(record), num_freed + self._window.most_blocks)
+
+    def _slide(self, record: RequestRecord, num_computed: int) -> None:
+        """Give back what nothing behind so many tokens reads."""
+        first = self._window.first_kept(num_computed)
+        if self.pool is None or record.is_retiring or first <= record.num_freed:
+            return
+        self.pool.free(record.blocks[record.num_freed : first])
+        record.num_freed = first
+
+    def _ask(self, record: RequestRecord, num_blocks: int) -> None:
+        """Let the row have so many blocks more, if it may, as soon as there are any."""
+        if record.is_retiring or min(num_blocks, self._num_missing(record)) <= 0:
+            return
+        record.num_wanted = num_blocks
+        record.is_starving = True
+        self._starving[record.slot] = record
 
     def _feed(self, pool: BlockPool) -> None:
         for record in sorted(self._starving.values(), key=_rank):
-            num_blocks = min(GRANT_BLOCKS, self._num_missing(record), pool.num_free)
+            num_blocks = min(record.num_wanted, self._num_missing(record), pool.num_free)
             if num_blocks == 0:
                 return
             first = len(record.blocks)
@@ -307,15 +356,17 @@ class GpuBatch:
             self.waiting.pop()
             self._sharing.follow(record, prefix)
             return True
-        num_blocks = pool.blocks_for(num_tokens) + LOOKAHEAD_BLOCKS
-        num_blocks = min(num_blocks, self._max_blocks(record)) - len(prefix.blocks)
+        num_cached = len(prefix.blocks) * pool.block_size
+        num_freed = self._window.first_kept(num_cached)
+        shared = prefix.blocks[num_freed:]
+        num_blocks = self._table_length(record, num_tokens, num_freed) - len(prefix.blocks)
         # One block for each running row stays free, or the newcomer would be thrown out at once.
-        if num_blocks + pool.num_idle(prefix.blocks) + len(self.rows) > pool.num_free:
+        if num_blocks + pool.num_idle(shared) + len(self.rows) > pool.num_free:
             return False
         self.waiting.pop()
-        pool.share(prefix.blocks)
-        record.blocks = prefix.blocks + pool.allocate(num_blocks)
-        self._join(record, num_tokens, len(prefix.blocks) * pool.block_size)
+        pool.share(shared)
+        record.blocks, record.num_freed = prefix.blocks + pool.allocate(num_blocks), num_freed
+        self._join(record, num_tokens, num_cached)
         return True
 
     def _join(self, record: RequestRecord, num_tokens: int, num_cached: int) -> None:

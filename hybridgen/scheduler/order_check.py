@@ -19,10 +19,11 @@ def check_join(
         block_size: tokens of a block.
 
     Raises:
-        InternalError: its blocks do not hold its tokens, or the batch is full.
+        InternalError: its blocks hold none of its tokens, it is too long, or the batch is full.
     """
-    room = len(order.blocks) * block_size
-    if num_rows < max_rows and 1 <= order.num_tokens <= room and len(order.blocks) <= width:
+    has_room = order.num_cached < len(order.blocks) * block_size
+    is_long = not 1 <= order.num_tokens <= width * block_size or len(order.blocks) > width
+    if num_rows < max_rows and has_room and not is_long:
         return
     raise InternalError(
         "a row does not fit into the batch",

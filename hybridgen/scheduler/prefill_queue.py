@@ -22,6 +22,7 @@ class PromptPart(NamedTuple):
 class PrefillQueue:
     """Rows in the order of their turns; pure.
 
+    A row is here as long as it has blocks for tokens that were not given out.
     Prompts longer than a piece take turns with the others, so that a short one does not wait for
     a long one. What is left of a prompt goes first once it fits into one piece.
     """
@@ -31,24 +32,33 @@ class PrefillQueue:
         self._num_tokens = 0
 
     def __len__(self) -> int:
-        """Prompts of which a part was not given out."""
+        """Prompts of which a part can be given out."""
         return len(self._rows)
 
     @property
     def num_tokens(self) -> int:
-        """Prompt tokens that were not given out."""
+        """Prompt tokens that can be given out."""
         return self._num_tokens
 
     def add(self, row: DeviceRow) -> None:
         """Let a prompt wait for its turn."""
         self._rows.append(row)
-        self._num_tokens += row.num_tokens - row.num_computed
+        self._num_tokens += row.num_covered - row.num_computed
+
+    def cover(self, row: DeviceRow, num_tokens: int) -> None:
+        """There are blocks for so many of the prompt's tokens now."""
+        if row in self._rows:
+            self._num_tokens += num_tokens - row.num_covered
+            row.num_covered = num_tokens
+        elif num_tokens > row.num_covered:
+            row.num_covered = num_tokens
+            self.add(row)
 
     def discard(self, row: DeviceRow) -> None:
         """Forget a row, if it waits."""
         if row in self._rows:
             self._rows.remove(row)
-            self._num_tokens -= row.num_tokens - row.num_computed
+            self._num_tokens -= row.num_covered - row.num_computed
 
     def take(self, max_tokens: int, max_last: int) -> list[PromptPart]:
         """One piece: parts of different rows, in turn; counted as computed from now on.
@@ -62,10 +72,12 @@ class PrefillQueue:
         room, num_continued = max_tokens, 0
         while self._rows and room > 0:
             row = self._rows[0]
-            start, rest = row.num_computed, row.num_tokens - row.num_computed
+            start, rest = row.num_computed, row.num_covered - row.num_computed
             size = min(rest, room)
-            is_last = size == rest
-            if max_last == 0 if is_last else not _is_worth_splitting(rest, room, max_tokens):
+            is_last = start + size == row.num_tokens
+            if is_last and max_last == 0:
+                break
+            if size < rest and not _is_worth_splitting(rest, room, max_tokens):
                 break
             if start > 0 and num_continued == MAX_CONTINUED:
                 break
@@ -75,13 +87,13 @@ class PrefillQueue:
             room -= size
             num_continued += start > 0
             max_last -= is_last
-            if not is_last:
+            if size < rest:
                 self._put_back(row, max_tokens)
         self._num_tokens -= max_tokens - room
         return parts
 
     def _put_back(self, row: DeviceRow, max_tokens: int) -> None:
-        if row.num_tokens - row.num_computed <= max_tokens:
+        if row.num_covered - row.num_computed <= max_tokens:
             self._rows.appendleft(row)
         else:
             self._rows.append(row)

@@ -10,7 +10,8 @@ They wait no longer than it is being prefilled; if it leaves before, they go bac
 first of them is the next that others follow.
 
 Requests that are over or preempted leave their full blocks behind, generated tokens included, as
-long as nobody needs the memory.
+long as nobody needs the memory. Of a row that has given blocks back, because they are out of its
+window, only those are shared that it joined with: what hangs below a lost block is found by nobody.
 """
 
 from __future__ import annotations
@@ -99,7 +100,9 @@ class PrefixSharing:
             self.num_hits += 1
             self.num_hit_tokens += num_cached
         if self._cache is not None:
-            self._cache.promise(self._ids(record, num_tokens), record.blocks, record.slot)
+            num_held = min(num_tokens, len(record.blocks) * self._block_size)
+            ids = self._ids(record, num_held)
+            self._cache.promise(ids, record.blocks, record.slot, record.num_freed)
 
     # --- being computed -----------------------------------------------------------------------
 
@@ -129,6 +132,8 @@ class PrefixSharing:
         """The gpu process does not touch its row any more, and its blocks are about to be freed."""
         if self._cache is None:
             return []
+        if record.num_freed:
+            return self.gives_up(record)
         num_tokens = record.num_written
         if num_tokens and num_tokens == record.num_to_prefill:
             # The last token of a text was chosen, and not computed on.

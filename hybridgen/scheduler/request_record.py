@@ -120,7 +120,9 @@ class RequestRecord:
     is_retiring: bool = False  # RetireSlot sent, not confirmed
     is_starving: bool = False  # asked for blocks that were not there
     num_returning: int = 0  # while is_retiring: blocks that come back with it
-    blocks: list[int] = dataclasses.field(default_factory=list)
+    blocks: list[int] = dataclasses.field(default_factory=list)  # its table, from position 0
+    num_freed: int = 0  # leading blocks of the table that are out of its window, and not its own
+    num_wanted: int = 0  # while is_starving: blocks to add at once
     num_to_prefill: int = 0  # tokens that its row joined with
     num_written: int = 0  # leading tokens whose KV is in its blocks, as far as reported
     num_cached: int = 0  # tokens of its prompt that were there when it first joined
@@ -154,6 +156,11 @@ class RequestRecord:
     def rank(self) -> tuple[int, int]:
         """Place in every queue; the row with the greatest rank is preempted first."""
         return -self.priority, self.arrival
+
+    @property
+    def held_blocks(self) -> list[int]:
+        """Blocks of its table that it has not given back."""
+        return self.blocks[self.num_freed :]
 
     @property
     def is_canary(self) -> bool:

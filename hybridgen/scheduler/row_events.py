@@ -29,7 +29,7 @@ class RowEvents:
     def __init__(self) -> None:
         self.advanced: list[RowProgress] = []
         self.prefilled: list[SlotEvent] = []
-        self.starving: list[SlotEvent] = []
+        self.starving: list[RowProgress] = []
         self._left: dict[Departure, list[SlotEvent]] = {why: [] for why in Departure}
         self._leavers: list[_Leaver] = []
         self.memory_error: ErrorInfo | None = None  # of the last rows that overflowed

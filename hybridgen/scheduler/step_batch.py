@@ -75,7 +75,7 @@ class StepBatch:
         self._prefilled: list[SlotEvent] = []
         self._finished: list[SlotEvent] = []
         self._retired: list[SlotEvent] = []
-        self._starving: list[SlotEvent] = []
+        self._starving: list[RowProgress] = []
         self.set_live_lanes(range(num_lanes))
 
     def set_live_lanes(self, lanes: Sequence[int]) -> None:
@@ -122,7 +122,7 @@ class StepBatch:
             blocks=list(order.blocks),
         )
         self._rows[row.slot] = row
-        self._prefills.append(row)
+        self._queue_prefill(row)
 
     def grant(self, order: GrantBlocks) -> None:
         """Extend a row's block table; for a row that is not here, nothing.
@@ -139,6 +139,8 @@ class StepBatch:
             self._arrays.extend(row, order.first)
         elif row.phase is Phase.HELD and self._has_room(row):
             self._arrays.append(row, row.last_id, row.num_tokens)
+        elif row.phase is Phase.PREFILL:
+            self._queue_prefill(row)
 
     def retire(self, order: RetireSlot) -> None:
         """Take a row out, at once or when its step is over; reported in either case."""
@@ -156,7 +158,7 @@ class StepBatch:
     # --- one step -----------------------------------------------------------------------------
 
     def next_prefill(self, max_tokens: int | None = None) -> PrefillChunk | None:
-        """The next piece of a prompt, taking turns; None when all prompts are in.
+        """The next piece of a prompt, taking turns; None when all are in, or wait for blocks.
 
         Args:
             max_tokens: of the piece; prefill_chunk when None.
@@ -168,7 +170,7 @@ class StepBatch:
                 continue
             self._begin()
             start = row.num_computed
-            stop = min(start + num_most, row.num_tokens)
+            stop = min(start + num_most, row.num_tokens, self._room(row))
             is_last = stop == row.num_tokens
             row.is_chunk_out = True
             return PrefillChunk(
@@ -197,7 +199,7 @@ class StepBatch:
             self._prefilled.append(SlotEvent(row.slot, row.epoch))
         else:
             self._advanced.append(RowProgress(row.slot, row.epoch, row.num_computed))
-            self._prefills.append(row)
+            self._queue_prefill(row)
 
     def decode_rows(self) -> DecodeRows:
         """All running rows that have room, ready for ``Engine.decode``."""
@@ -341,8 +343,18 @@ class StepBatch:
         if self._rows.get(row.slot) is row:
             del self._rows[row.slot]
 
+    def _room(self, row: GpuRow) -> int:
+        """Tokens that its blocks hold."""
+        return len(row.blocks) * self._block_size
+
     def _has_room(self, row: GpuRow) -> bool:
-        return row.num_tokens <= len(row.blocks) * self._block_size
+        return row.num_tokens <= self._room(row)
+
+    def _queue_prefill(self, row: GpuRow) -> None:
+        """Let a prompt wait for its turn, unless it waits for one already, or for blocks."""
+        if row in self._prefills or row.is_chunk_out or row.num_computed >= self._room(row):
+            return
+        self._prefills.append(row)
 
     def _run(self, row: GpuRow, token_id: int) -> None:
         row.last_id = token_id
@@ -350,7 +362,7 @@ class StepBatch:
             self._arrays.append(row, token_id, row.num_tokens)
         else:
             row.phase = Phase.HELD
-            self._starving.append(SlotEvent(row.slot, row.epoch))
+            self._starving.append(RowProgress(row.slot, row.epoch, row.num_tokens - 1))
 
     def _check_room(self) -> None:
         """Name rows that run short, and hold out those that have run out."""
@@ -359,8 +371,8 @@ class StepBatch:
         is_short = (slack < self._block_size) & ~arrays.is_told[:n]
         if is_short.any():
             for index in np.flatnonzero(is_short):
-                row = arrays.rows[index]
-                self._starving.append(SlotEvent(row.slot, row.epoch))
+                row, position = arrays.rows[index], int(arrays.positions[index])
+                self._starving.append(RowProgress(row.slot, row.epoch, position))
             arrays.is_told[:n] |= is_short
         if n and slack.min() < 0:
             for index in np.flatnonzero(slack < 0)[::-1]:

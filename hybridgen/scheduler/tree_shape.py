@@ -17,6 +17,10 @@ class TreeShape(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """Context length in tokens, prompt and generated together."""
     eos_ids: tuple[int, ...] = ()
     block_size: int = 16
+    kept_window: int = 0
+    """Positions whose KV is kept (``ModelConfig.kept_window``); 0: all."""
+    piece_tokens: int = 64
+    """Prompt tokens of one row that are computed at once; only matters with a window."""
     least_shared_tokens: int = 1
     """Prompts share KV blocks where they have so many tokens in common."""
     incarnation: int = 0

@@ -95,10 +95,10 @@ class WorkerFacts:
             record = self._row(event)
             if record is not None and record.state is SlotState.PREFILL:
                 self._batch.prefilled(record)
-        for event in fact.starving:
-            record = self._row(event)
+        for progress in fact.starving:
+            record = self._row(progress)
             if record is not None:
-                self._batch.starve(record)
+                self._batch.starve(record, progress.num_tokens)
         for event in fact.finished:
             self._finished(event)
         for event in fact.retired:

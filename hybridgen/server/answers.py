@@ -9,6 +9,7 @@ import msgspec
 
 from hybridgen.errors import Cancelled
 from hybridgen.request import IdsPrompt, Prompt, RequestOutput, TextPrompt
+from hybridgen.server.answer_reader import answer_reader, read_answer
 from hybridgen.server.generation import Generation
 from hybridgen.server.logprobs import (
     ChatLogprobs,
@@ -17,7 +18,7 @@ from hybridgen.server.logprobs import (
     chat_logprobs,
     completion_logprobs,
 )
-from hybridgen.server.tool_answer import ToolAnswer, read_answer
+from hybridgen.text.reasoning import num_reasoning_tokens
 from hybridgen.tool import ToolCall
 
 
@@ -38,6 +39,13 @@ class PromptDetails(msgspec.Struct, frozen=True):
     """Found in the KV cache, and not computed again."""
 
 
+class CompletionDetails(msgspec.Struct, frozen=True):
+    """More about the tokens of the answer."""
+
+    reasoning_tokens: int
+    """Of its reasoning, marks included."""
+
+
 class Usage(msgspec.Struct, frozen=True):
     """Tokens of an answer. A prompt counts once however many choices it has."""
 
@@ -45,28 +53,41 @@ class Usage(msgspec.Struct, frozen=True):
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptDetails
+    completion_tokens_details: CompletionDetails | msgspec.UnsetType = msgspec.UNSET
+    """Left out where the model's reasoning is not told apart."""
 
     @classmethod
-    def of(cls, outputs: Sequence[RequestOutput], n: int) -> Usage:
-        """Of all choices, ``n`` of each prompt one after the other.
+    def of(
+        cls, outputs: Sequence[RequestOutput], generation: Generation, vocabulary: Vocabulary
+    ) -> Usage:
+        """Of all choices, those of one prompt after those of the other.
 
         As cached counts what every choice found: the first computes what the others share.
         """
+        n, format_ = generation.n, generation.reasoning
         num_prompt = sum(output.num_prompt_tokens for output in outputs[::n])
         num_completion = sum(len(output.token_ids) for output in outputs)
         cached = [output.num_cached_tokens for output in outputs]
         num_cached = sum(min(cached[first : first + n]) for first in range(0, len(cached), n))
-        return cls(
-            num_prompt, num_completion, num_prompt + num_completion, PromptDetails(num_cached)
-        )
+        details: CompletionDetails | msgspec.UnsetType = msgspec.UNSET
+        if format_ is not None:
+            counts = (
+                num_reasoning_tokens(format_, output.text, output.token_ids, vocabulary.token_bytes)
+                for output in outputs
+            )
+            details = CompletionDetails(sum(counts))
+        num_total = num_prompt + num_completion
+        return cls(num_prompt, num_completion, num_total, PromptDetails(num_cached), details)
 
 
 class AnswerMessage(msgspec.Struct, frozen=True):
     """The turn that the model adds."""
 
     content: str | None
-    """null when there is nothing but calls."""
+    """null when there is nothing but calls, or reasoning."""
     role: str = "assistant"
+    reasoning_content: str | msgspec.UnsetType = msgspec.UNSET
+    """Left out where there is none."""
     refusal: None = None
     tool_calls: list[ToolCall] | msgspec.UnsetType = msgspec.UNSET
     """Left out where there are none."""
@@ -164,7 +185,7 @@ async def whole_answer(
             await _completion_choice(index, generation, output, vocabulary)
             for index, output in enumerate(outputs)
         ]
-    usage = Usage.of(outputs, generation.n)
+    usage = Usage.of(outputs, generation, vocabulary)
     answer = Answer(head.id, kind, head.created, head.model, choices, usage)
     return _encoder.encode(answer)
 
@@ -176,10 +197,15 @@ async def _chat_choice(
     tokens = output.logprobs
     reason = public_finish_reason(output.finish_reason)
     message = AnswerMessage(output.text)
-    if generation.tools is not None:
-        answer = ToolAnswer(generation.tools, is_held=generation.params.grammar is not None)
-        content, calls, reason = await read_answer(answer, output.text, reason)
-        message = AnswerMessage(content, tool_calls=calls or msgspec.UNSET)
+    reader = answer_reader(generation)
+    if reader is not None:
+        answer = await read_answer(reader, output.text, reason)
+        reason = answer.finish_reason
+        message = AnswerMessage(
+            answer.content,
+            reasoning_content=answer.reasoning or msgspec.UNSET,
+            tool_calls=answer.calls or msgspec.UNSET,
+        )
     return ChatChoice(
         index=index,
         message=message,

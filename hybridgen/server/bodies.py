@@ -7,7 +7,7 @@ refused by its name.
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 
@@ -16,6 +16,7 @@ from hybridgen.server.answer_format import ResponseFormat, StructuredOutputs
 from hybridgen.server.conversation import Message
 from hybridgen.server.tool_use import ToolChoice
 from hybridgen.server.unserved import NULL, refuse_asked
+from hybridgen.text.template_kwargs import MAX_VARIABLES
 from hybridgen.tool import MAX_TOOLS, ToolSpec
 
 _MAX_INT32 = 2**31 - 1
@@ -29,6 +30,7 @@ MetadataKey = Annotated[str, msgspec.Meta(max_length=64)]
 MetadataValue = Annotated[str, msgspec.Meta(max_length=512)]
 Metadata = Annotated[dict[MetadataKey, MetadataValue], msgspec.Meta(max_length=16)]
 Tools = Annotated[list[ToolSpec], msgspec.Meta(max_length=MAX_TOOLS)] | None
+TemplateKwargs = Annotated[dict[str, Any], msgspec.Meta(max_length=MAX_VARIABLES)] | None
 PromptField = str | list[str | TokenId | list[TokenId]] | None
 
 
@@ -80,6 +82,8 @@ class ChatBody(SamplingBody, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Body of /v1/chat/completions."""
 
     messages: list[Message]
+    chat_template_kwargs: TemplateKwargs = None
+    """Further variables for the model's chat template, as vLLM has it."""
     max_completion_tokens: NumTokens | None = None
     """Newer name of max_tokens."""
     logprobs: bool | None = None
@@ -125,6 +129,7 @@ class TokenizeBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     prompt: str | None = None
     messages: list[Message] | None = None
     tools: Tools = None
+    chat_template_kwargs: TemplateKwargs = None
     add_special_tokens: msgspec.Raw = NULL
     add_generation_prompt: msgspec.Raw = NULL
 

@@ -9,6 +9,7 @@ from hybridgen.server import answer_format, bodies, conversation
 from hybridgen.server.json_schema import Schema
 from hybridgen.server.request_limits import RequestLimits
 from hybridgen.server.served_models import ServedModels
+from hybridgen.text import template_kwargs
 
 _INT32 = 2**31 - 1
 _NULL: Schema = {"type": "null"}
@@ -20,6 +21,16 @@ _GRAMMAR: Schema = {"description": f"At most {_MAX_KIB} KiB in UTF-8."}
 _TOOLS: Schema = {
     "description": f"Held to their schemas (strict, a tool_choice that asks for a call, or "
     f"response_format beside them) they may make a grammar of {_MAX_KIB} KiB in all."
+}
+_KWARGS: Schema = {
+    "type": "object",
+    "maxProperties": template_kwargs.MAX_VARIABLES,
+    "description": f"At most {template_kwargs.MAX_BYTES // 1024} KiB of JSON, nested at most "
+    f"{template_kwargs.MAX_DEPTH} deep.",
+    "propertyNames": {
+        "pattern": f"^{template_kwargs.NAME_PATTERN}$",
+        "not": {"enum": list(template_kwargs.RESERVED)},
+    },
 }
 _BIAS = request.MAX_LOGIT_BIAS_VALUE
 
@@ -60,6 +71,7 @@ def exact_schemas(models: ServedModels, limits: RequestLimits) -> dict[str, Sche
         "StructuredOutputs.grammar": _GRAMMAR,
         "StructuredOutputs.choice": _GRAMMAR,
         "ChatBody.tools": _TOOLS,
+        "*.chat_template_kwargs": _or_null(**_KWARGS),
         "StructuredOutputs": {"oneOf": _one_of_structured_outputs()},
         "Message": {"anyOf": _messages()},
     }
@@ -121,13 +133,16 @@ def _texts_or_messages() -> list[Schema]:
 def _messages() -> list[Schema]:
     """Which keys go with which roles."""
     no_calls: Schema = {"enum": [None, []]}
-    plain = [role for role in conversation.ROLES if role != "tool"]
-    said = {"role": {"enum": plain}, "tool_calls": no_calls, "tool_call_id": _NULL}
+    plain = [role for role in conversation.ROLES if role not in {"assistant", "tool"}]
+    no_answer: Schema = {"tool_calls": no_calls, "reasoning_content": _NULL}
+    said = {"role": {"enum": plain}, "tool_call_id": _NULL, **no_answer}
+    answered = {"role": {"const": "assistant"}, "tool_calls": no_calls, "tool_call_id": _NULL}
     calls = {"type": "array", "minItems": 1}
     called = {"role": {"const": "assistant"}, "tool_calls": calls, "tool_call_id": _NULL}
-    result = {"role": {"const": "tool"}, "tool_calls": no_calls, "tool_call_id": {"type": "string"}}
+    result = {"role": {"const": "tool"}, "tool_call_id": {"type": "string"}, **no_answer}
     return [
         {"required": ["role", "content"], "properties": {**said, "content": {"not": _NULL}}},
+        {"required": ["role", "content"], "properties": {**answered, "content": {"not": _NULL}}},
         {"required": ["role", "tool_calls"], "properties": called},
         {
             "required": ["role", "content", "tool_call_id"],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 
@@ -14,6 +14,7 @@ from hybridgen.server.prompt_size import check_texts
 from hybridgen.server.request_limits import RequestLimits
 from hybridgen.server.unserved import NULL, refuse_asked
 from hybridgen.text.conversation import texts_of
+from hybridgen.text.template_kwargs import check_template_kwargs
 from hybridgen.tool import MAX_CALLS, CallId, Tool, ToolCall
 
 #: Role of a body → role that templates know: developer is the newer word for system.
@@ -46,6 +47,8 @@ class Message(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True)
     """What the assistant asked for."""
     tool_call_id: CallId | None = None
     """The call whose result a message of role tool brings."""
+    reasoning_content: str | None = None
+    """What the assistant thought, as it stood in an answer; most templates leave it out."""
     refusal: msgspec.Raw = NULL
     annotations: msgspec.Raw = NULL
     audio: msgspec.Raw = NULL
@@ -63,12 +66,16 @@ _EMPTY: tuple[object, ...] = ("", [])
 
 
 def as_conversation(
-    messages: list[Message], limits: RequestLimits, tools: Sequence[Tool] = ()
+    messages: list[Message],
+    limits: RequestLimits,
+    tools: Sequence[Tool] = (),
+    template_kwargs: dict[str, Any] | None = None,
 ) -> ChatPrompt:
     """The prompt that these messages make, and the tools that may be called.
 
     Raises:
-        InvalidRequest: none, too many, a role, a part or a key that is not served.
+        InvalidRequest: none, too many, a role, a part or a key that is not served; variables
+            that no template can be given.
         ContextLengthExceeded: more text than the context can hold.
     """
     if not 0 < len(messages) <= limits.max_messages:
@@ -80,7 +87,8 @@ def as_conversation(
             remedy="Send at least the user's message",
         )
     turns = [_turn(message, f"messages[{index}]") for index, message in enumerate(messages)]
-    prompt = ChatPrompt(turns, [*tools])
+    check_template_kwargs(template_kwargs or {})
+    prompt = ChatPrompt(turns, [*tools], template_kwargs or {})
     check_texts(texts_of(prompt), "messages", limits)
     return prompt
 
@@ -96,15 +104,24 @@ def _turn(message: Message, place: str) -> ChatMessage:
             value=shown(message.role),
             limit=", ".join(ROLES),
         )
-    _check_tool_keys(message, place)
+    _check_roles_keys(message, place)
     calls = message.tool_calls or []
     content = "" if calls and message.content is None else message.content
     text = _text(content, f"{place}.content")
-    return ChatMessage(role, text, message.name, calls, message.tool_call_id)
+    return ChatMessage(
+        role, text, message.name, calls, message.tool_call_id, message.reasoning_content
+    )
 
 
-def _check_tool_keys(message: Message, place: str) -> None:
-    """Calls are the assistant's, results are for one of them."""
+def _check_roles_keys(message: Message, place: str) -> None:
+    """Calls and reasoning are the assistant's, results are for one of them."""
+    if message.reasoning_content is not None and message.role != "assistant":
+        raise InvalidRequest(
+            "only the assistant reasons",
+            param=f"{place}.reasoning_content",
+            value=shown(message.role),
+            limit="role assistant",
+        )
     if message.tool_calls and message.role != "assistant":
         raise InvalidRequest(
             "only the assistant calls tools",

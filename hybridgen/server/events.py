@@ -6,15 +6,19 @@ of its own text and one join. Every method gives whole frames (``data: …`` and
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from hybridgen.client.chunk import StreamChunk
 from hybridgen.errors import HybridGenError
+from hybridgen.request import RequestOutput
+from hybridgen.server.answer_reader import Reader, answer_reader
 from hybridgen.server.answers import AnswerHead, Usage, echoed, public_finish_reason
 from hybridgen.server.generation import Generation
 from hybridgen.server.http_errors import error_object
 from hybridgen.server.logprobs import Vocabulary, chat_logprobs, completion_logprobs
-from hybridgen.server.tool_answer import Delta, ToolAnswer
+from hybridgen.server.tool_answer import Delta
 
 #: The last frame of every stream that ended well.
 DONE = b"data: [DONE]\n\n"
@@ -52,18 +56,15 @@ class EventEncoder:
         self._end_of_text = b"}" if self._is_chat else b""
         self._plain_end = self._end_of_text + self._tail(b"null", None)
         self._num_chars = [0] * generation.num_choices
-        use = generation.tools
-        is_held = generation.params.grammar is not None
-        self._tool_answers = [
-            ToolAnswer(use, is_held=is_held) for _ in range(generation.num_choices) if use
-        ]
+        readers = (answer_reader(generation) for _ in range(generation.num_choices))
+        self._readers: list[Reader] = [reader for reader in readers if reader is not None]
 
     def first(self, index: int) -> bytes:
         """Opens choice ``index``: a chat's role, an echoed prompt, or nothing."""
         if self._is_chat:
             start = b'%b,"choices":[{"index":%d,' % (self._head, index)
-            # An answer of nothing but calls has no content, and nobody knows yet.
-            content = b"null" if self._tool_answers else b'""'
+            # An answer of nothing but calls or reasoning has no content, and nobody knows yet.
+            content = b"null" if self._readers else b'""'
             delta = b'"delta":{"role":"assistant","content":%b}' % content
             return start + delta + self._tail(b"null", None)
         if not self._generation.echoes:
@@ -73,8 +74,8 @@ class EventEncoder:
 
     def delta(self, index: int, chunk: StreamChunk) -> bytes:
         """The next piece of choice ``index``; nothing when there is nothing to tell."""
-        if self._tool_answers:
-            deltas = self._tool_answers[index].push(chunk.text)
+        if self._readers:
+            deltas = self._readers[index].push(chunk.text)
             return self._deltas(index, deltas, chunk)
         if chunk.logprobs is None:
             if not chunk.text:
@@ -96,18 +97,19 @@ class EventEncoder:
         """
         reason = public_finish_reason(finish_reason)
         rest = b""
-        if self._tool_answers:
-            answer = self._tool_answers[index]
-            rest = self._deltas(index, answer.finish())
-            reason = answer.finish_reason(reason)
+        if self._readers:
+            reader = self._readers[index]
+            rest = self._deltas(index, reader.finish())
+            reason = reader.finish_reason(reason)
         nothing = b'"delta":{}' if self._is_chat else b'"text":""'
         if seed is not None:
             nothing += b',"seed":%d' % seed
         start = b'%b,"choices":[{"index":%d,%b' % (self._head, index, nothing)
         return rest + start + self._tail(b"null", reason)
 
-    def usage(self, usage: Usage) -> bytes:
-        """Counts of the whole answer; comes last, and only when asked for."""
+    def usage(self, outputs: Sequence[RequestOutput]) -> bytes:
+        """Counts of all choices, in order; comes last, and only when asked for."""
+        usage = Usage.of(outputs, self._generation, self._vocabulary)
         return self._head + b',"choices":[],"usage":' + _encode(usage) + b"}\n\n"
 
     def _deltas(self, index: int, deltas: list[Delta], chunk: StreamChunk | None = None) -> bytes:

@@ -6,6 +6,7 @@ import msgspec
 
 from hybridgen.request import MAX_SEED, Prompt, SamplingParams
 from hybridgen.server.tool_use import ToolUse
+from hybridgen.text.reasoning import ReasoningFormat
 
 
 class Generation(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,6 +31,8 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
     """The stream ends with a chunk of token counts."""
     tools: ToolUse | None = None
     """The answer may hold calls of these."""
+    reasoning: ReasoningFormat | None = None
+    """The answer may begin with reasoning."""
     echoes: bool = False
     """A completion starts with its prompt."""
 

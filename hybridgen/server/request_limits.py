@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from hybridgen.server.tool_support import ToolSupport
+from hybridgen.text.reasoning import ReasoningFormat
 
 
 class RequestLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -22,3 +23,5 @@ class RequestLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Rows of the model's embedding, where they are known."""
     tools: ToolSupport | None = None
     """How the model writes calls of tools, where that is known."""
+    reasoning: ReasoningFormat | None = None
+    """How the model marks its reasoning, if it does."""

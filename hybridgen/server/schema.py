@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from hybridgen.errors import InvalidRequest
 from hybridgen.request import IdsPrompt, Prompt, SamplingParams, TextPrompt
 from hybridgen.server.answer_format import read_grammar
@@ -21,7 +23,7 @@ from hybridgen.server.generation import DetokenizeOrder, Generation, TokenizeOrd
 from hybridgen.server.json_body import check_keys, decode_body
 from hybridgen.server.prompt_size import check_body, check_ids, check_texts
 from hybridgen.server.request_limits import RequestLimits
-from hybridgen.server.tool_use import ToolUse, read_tool_use
+from hybridgen.server.tool_use import ToolUse, may_reason, read_tool_use
 from hybridgen.tool import as_tools
 
 #: What the API of completions has always meant by no max_tokens.
@@ -56,11 +58,17 @@ def read_chat(body: bytes, limits: RequestLimits) -> Generation:
     refuse_unserved(chat)
     tools = read_tool_use(chat.tools, chat.tool_choice, chat.parallel_tool_calls, limits.tools)
     max_tokens, logprobs = _max_tokens(chat), _chat_logprobs(chat)
+    offered = tools.tools if tools else []
+    params = _params(chat, limits, max_tokens=max_tokens, logprobs=logprobs, tools=tools)
+    reasoning = limits.reasoning if may_reason(params) else None
+    if reasoning is not None:
+        params = msgspec.structs.replace(params, keep_reasoning_marks=True)
     generation = Generation(
-        prompts=[as_conversation(chat.messages, limits, tools.tools if tools else [])],
-        params=_params(chat, limits, max_tokens=max_tokens, logprobs=logprobs, tools=tools),
+        prompts=[as_conversation(chat.messages, limits, offered, chat.chat_template_kwargs)],
+        params=params,
         is_chat=True,
         tools=tools,
+        reasoning=reasoning,
         **_manner(chat, limits, 1),
     )
     check_keys(body, limits.max_depth)
@@ -106,7 +114,8 @@ def read_tokenize(body: bytes, limits: RequestLimits) -> TokenizeOrder:
         )
     prompt: Prompt
     if wanted.messages is not None:
-        prompt = as_conversation(wanted.messages, limits, as_tools(wanted.tools or []))
+        offered = as_tools(wanted.tools or [])
+        prompt = as_conversation(wanted.messages, limits, offered, wanted.chat_template_kwargs)
     else:
         prompt = _text_prompt(wanted.prompt, "prompt", limits)
     check_keys(body, limits.max_depth)

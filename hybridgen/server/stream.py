@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from hybridgen.client.chunk import StreamChunk
 from hybridgen.request import RequestOutput
-from hybridgen.server.answers import Usage
 from hybridgen.server.backend import BackendStream
 from hybridgen.server.event_stream import EventStream
 from hybridgen.server.events import DONE, EventEncoder
@@ -58,4 +57,4 @@ def _usage(
     if not generation.includes_usage:
         return b""
     in_order = [outputs[index] for index in sorted(outputs)]
-    return encoder.usage(Usage.of(in_order, generation.n))
+    return encoder.usage(in_order)

@@ -1,11 +1,10 @@
-"""Answers with calls of tools, whole and as they are made."""
+"""Calls of tools in an answer, as they are made."""
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 import string
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import Literal
 
 import msgspec
@@ -14,11 +13,9 @@ from hybridgen.server.tool_use import ToolUse
 from hybridgen.text.tool_calls.call_format import CallFormat
 from hybridgen.text.tool_calls.parser import CallParser
 from hybridgen.text.tool_calls.pieces import Arguments, CallBegun, Content, Piece
-from hybridgen.tool import MAX_CALLS, FunctionCall, ToolCall
+from hybridgen.tool import MAX_CALLS
 
 _ID_CHARS = string.ascii_letters + string.digits
-#: A whole answer is read in slices of this size, a few milliseconds each.
-SLICE_CHARS = 1024
 NewId = Callable[[CallFormat], str]
 
 
@@ -39,8 +36,9 @@ class CallDelta(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Delta(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What an event adds to the message: text, or a piece of a call."""
+    """What an event adds to the message: reasoning, text, or a piece of a call."""
 
+    reasoning_content: str | None = None
     content: str | None = None
     tool_calls: list[CallDelta] | None = None
 
@@ -103,43 +101,3 @@ class ToolAnswer:
             begun = FunctionDelta("", piece.name)
             call = CallDelta(index, begun, self._new_id(self._format), "function")
         return Delta(tool_calls=[call])
-
-
-async def read_answer(
-    answer: ToolAnswer, text: str, reason: str
-) -> tuple[str | None, list[ToolCall], str]:
-    """A whole text: what its reader sees (None for nothing), its calls, and why it ended.
-
-    Others have their turn between its slices.
-
-    Args:
-        answer: new, of the request.
-        text: all of the choice.
-        reason: why the model ended.
-    """
-    contents: list[str] = []
-    begun: list[CallDelta] = []
-    arguments: dict[int, list[str]] = {}
-    async for delta in _in_slices(answer, text):
-        contents.append(delta.content or "")
-        for call in delta.tool_calls or ():
-            arguments.setdefault(call.index, []).append(call.function.arguments)
-            if call.id is not None:
-                begun.append(call)
-    calls = [
-        ToolCall(
-            call.id or "", FunctionCall(call.function.name or "", "".join(arguments[call.index]))
-        )
-        for call in begun
-    ]
-    content = "".join(contents)
-    return (content if content or not calls else None), calls, answer.finish_reason(reason)
-
-
-async def _in_slices(answer: ToolAnswer, text: str) -> AsyncIterator[Delta]:
-    for start in range(0, len(text), SLICE_CHARS):
-        for delta in answer.push(text[start : start + SLICE_CHARS]):
-            yield delta
-        await asyncio.sleep(0)
-    for delta in answer.finish():
-        yield delta

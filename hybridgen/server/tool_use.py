@@ -15,6 +15,8 @@ from hybridgen.tool import Function, FunctionName, Tool, ToolSpec, as_tools
 
 #: Kinds of grammars that can be one of two ways to answer.
 _JSON_KINDS = {"json_object", "json_schema"}
+#: What the grammar is called that holds calls to their schemas and leaves all else free.
+_FREE = "tools"
 
 
 class NamedFunction(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -79,7 +81,7 @@ class ToolUse(msgspec.Struct, frozen=True, kw_only=True):
         if format_ is not None:
             return self._either(writer, functions, format_)
         if any(function.strict for function in functions):
-            return Grammar("lark", writer.free(functions, self.is_parallel), "tools")
+            return Grammar("lark", writer.free(functions, self.is_parallel), _FREE)
         return None
 
     def _either(self, writer: CallGrammar, functions: list[Function], format_: Grammar) -> Grammar:
@@ -99,6 +101,11 @@ class ToolUse(msgspec.Struct, frozen=True, kw_only=True):
             wanted = self.choice.function.name
             return [function for function in functions if function.name == wanted]
         return functions
+
+
+def may_reason(params: SamplingParams) -> bool:
+    """Whether an answer may begin with reasoning: not where its first token keeps to a format."""
+    return params.grammar is None or params.grammar.param == _FREE
 
 
 def _check_size(grammar: Grammar) -> None:

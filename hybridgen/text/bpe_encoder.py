@@ -4,30 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from pathlib import Path
+from typing import TypeVar
 
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers
 
 from hybridgen.errors import BadModelFile, UnsupportedModel
 from hybridgen.formats.tokenizer_spec import TokenizerSpec, TokenType
+from hybridgen.text.split_rules import SPLIT_RULES, SplitRule
 from hybridgen.text.vocabulary import token_types
 
-# How text is cut before merging. Sources: the published tokenizer.json of SmolLM2 (digits one by
-# one, then GPT-2's rule), Llama 3 and Qwen2; GGUF names these rules in tokenizer.ggml.pre.
-_LLAMA3_REGEX = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
-    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
-_QWEN2_REGEX = _LLAMA3_REGEX.replace(r"\p{N}{1,3}", r"\p{N}")
-_RULE_NAMES = {
-    "smollm": "smollm",
-    "gpt-2": "gpt-2",
-    "gpt2": "gpt-2",
-    "llama-bpe": "llama-bpe",
-    "llama3": "llama-bpe",
-    "llama-v3": "llama-bpe",
-    "qwen2": "qwen2",
-}
+_REMEDY = "Fetch or convert the model again"
+_Result = TypeVar("_Result")
 
 
 class BpeEncoder:
@@ -44,7 +31,10 @@ class BpeEncoder:
     def encode_run(self, text: str, is_first: bool) -> list[int]:
         """Ids of a run of plain text; ``is_first``: nothing stands before it."""
         tokenizer = self._tokenizer if is_first else self._later
-        ids: list[int] = tokenizer.encode(text, add_special_tokens=False).ids
+        ids: list[int] = _guarded(
+            lambda: tokenizer.encode(text, add_special_tokens=False).ids,
+            "the tokenizer cannot encode a text",
+        )
         return ids
 
 
@@ -54,18 +44,18 @@ def build_bpe_encoder(spec: TokenizerSpec) -> BpeEncoder:
     Raises:
         UnsupportedModel: unknown pre-tokenizer. BadModelFile: damaged file or lists.
     """
-    if spec.source_file is not None:
-        return _from_file(Path(spec.source_file))
+    if spec.has_source:
+        return _from_file(spec)
     return _from_lists(spec)
 
 
 def _from_lists(spec: TokenizerSpec) -> BpeEncoder:
-    rule = _RULE_NAMES.get(spec.pre_tokenizer)
+    rule = SPLIT_RULES.get(spec.pre_tokenizer)
     if rule is None:
         raise UnsupportedModel(
             "this pre-tokenizer is not implemented",
             value=spec.pre_tokenizer or "(none named)",
-            limit=", ".join(_RULE_NAMES),
+            limit=", ".join(SPLIT_RULES),
             remedy="Use a model with one of these, or one with a tokenizer.json",
         )
     types = token_types(spec)
@@ -76,11 +66,11 @@ def _from_lists(spec: TokenizerSpec) -> BpeEncoder:
     }
     merges = [_pair(merge) for merge in spec.merges]
     tokenizer = _guarded(
-        lambda: Tokenizer(models.BPE(mergeable, merges, ignore_merges=rule == "llama-bpe")),
+        lambda: Tokenizer(models.BPE(mergeable, merges, ignore_merges=rule.takes_whole_pieces)),
         "the vocabulary and its merges do not fit each other",
     )
     tokenizer.pre_tokenizer = _pre_tokenizer(rule)
-    if rule == "qwen2":
+    if rule.is_composed:
         tokenizer.normalizer = normalizers.NFC()
     # These are found in text before anything else; the library keeps the ids of the vocabulary.
     tokenizer.add_tokens(
@@ -97,36 +87,36 @@ def _pair(merge: str) -> tuple[str, str]:
     left, space, right = merge.partition(" ")
     if not (left and space and right) or " " in right:
         raise BadModelFile(
-            "a merge is not a pair", value=merge[:80], limit="two tokens with one space between"
+            "a merge is not a pair",
+            field="merges",
+            value=merge[:80],
+            limit="two tokens with one space between",
+            remedy=_REMEDY,
         )
     return left, right
 
 
-def _pre_tokenizer(rule: str) -> pre_tokenizers.PreTokenizer:
-    if rule == "gpt-2":
-        return pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
-    if rule == "smollm":
-        first: pre_tokenizers.PreTokenizer = pre_tokenizers.Digits(individual_digits=True)
-        second = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
-    else:
-        regex = _LLAMA3_REGEX if rule == "llama-bpe" else _QWEN2_REGEX
-        first = pre_tokenizers.Split(Regex(regex), behavior="isolated")
-        second = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    return pre_tokenizers.Sequence([first, second])
+def _pre_tokenizer(rule: SplitRule) -> pre_tokenizers.PreTokenizer:
+    cuts = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in rule.patterns]
+    as_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    return pre_tokenizers.Sequence([*cuts, as_bytes])
 
 
-def _from_file(path: Path) -> BpeEncoder:
+def _from_file(spec: TokenizerSpec) -> BpeEncoder:
+    name = spec.source_name
     try:
-        text = path.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadModelFile(f"{path} cannot be read: {error}") from error
-    first = _from_json(text, path)
+        text = spec.read_source().decode()
+    except UnicodeDecodeError as error:
+        raise BadModelFile(
+            f"{name} cannot be read: {error}", field="tokenizer.json", remedy=_REMEDY
+        ) from error
+    first = _from_json(text, name)
     later_text = _without_first_prefix(text)
-    return BpeEncoder(first, _from_json(later_text, path) if later_text is not None else None)
+    return BpeEncoder(first, _from_json(later_text, name) if later_text is not None else None)
 
 
-def _from_json(text: str, path: Path) -> Tokenizer:
-    tokenizer = _guarded(lambda: Tokenizer.from_str(text), f"{path} is damaged")
+def _from_json(text: str, name: str) -> Tokenizer:
+    tokenizer = _guarded(lambda: Tokenizer.from_str(text), f"{name} is damaged")
     tokenizer.encode_special_tokens = True  # special-token text in a run is text
     tokenizer.no_truncation()
     tokenizer.no_padding()
@@ -147,9 +137,11 @@ def _without_first_prefix(text: str) -> str | None:
     return json.dumps(state) if found else None
 
 
-def _guarded(build: Callable[[], Tokenizer], what: str) -> Tokenizer:
+def _guarded(call: Callable[[], _Result], what: str) -> _Result:
+    """What the library makes of a model; it raises no narrower class, and its panics are none."""
     try:
-        tokenizer: Tokenizer = build()
-    except Exception as error:  # the library raises no narrower class
-        raise BadModelFile(f"{what}: {error}", remedy="Use an undamaged model file") from error
-    return tokenizer
+        return call()
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        raise BadModelFile(f"{what}: {error}", field="tokenizer", remedy=_REMEDY) from error

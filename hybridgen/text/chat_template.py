@@ -19,6 +19,7 @@ from hybridgen.text.template_source import MAX_SOURCE_CHARS
 
 MAX_OUTPUT_BYTES = 2**20
 CPU_LIMIT_S = 1.0
+_REMEDY = "Give a correct one with --chat-template FILE"
 
 #: What a template may run into by itself when messages are not what it expects.
 _TEMPLATE_FAULTS = (
@@ -66,14 +67,17 @@ class ChatTemplate:
         self._constants = {
             "bos_token": bos_token,
             "eos_token": eos_token,
-            "documents": None,
         }
         self._compile(source)
 
     def _compile(self, source: str) -> None:
         if len(source) > MAX_SOURCE_CHARS:
             raise BadModelFile(
-                "the chat template is too long", value=len(source), limit=MAX_SOURCE_CHARS
+                "the chat template is too long",
+                field="chat_template",
+                value=len(source),
+                limit=MAX_SOURCE_CHARS,
+                remedy=_REMEDY,
             )
         self._sandbox = sandbox = TemplateSandbox()
         sandbox.globals |= {"raise_exception": _refuse, "strftime_now": self._strftime_now}
@@ -83,14 +87,16 @@ class ChatTemplate:
         except TemplateSyntaxError as error:
             raise BadModelFile(
                 f"the chat template cannot be compiled: {error.message}",
+                field="chat_template",
                 value=f"line {error.lineno}",
-                remedy="Give a correct one with --chat-template FILE",
+                remedy=_REMEDY,
             ) from error
         except (*_TEMPLATE_FAULTS, SizeExceeded, SyntaxError, CpuTimeSpent) as error:
             raise BadModelFile(
                 f"the chat template cannot be compiled: {type(error).__name__} {error}".rstrip(),
+                field="chat_template",
                 limit=f"{self._cpu_limit_s} s CPU, moderate nesting",
-                remedy="Give a correct one with --chat-template FILE",
+                remedy=_REMEDY,
             ) from error
 
     def render(
@@ -99,9 +105,17 @@ class ChatTemplate:
         add_generation_prompt: bool = True,
         *,
         tools: list[dict[str, Any]] | None = None,
+        kwargs: Mapping[str, Any] | None = None,
         max_output_bytes: int = MAX_OUTPUT_BYTES,
     ) -> str:
         """The conversation as one text.
+
+        Args:
+            messages: oldest first.
+            add_generation_prompt: the text ends where the assistant's next turn begins.
+            tools: as OpenAI's API has them.
+            kwargs: further variables; none that the template is given anyway.
+            max_output_bytes: in UTF-8.
 
         Raises:
             InvalidRequest: the template refuses these messages, fails on them, or exceeds its
@@ -109,6 +123,8 @@ class ChatTemplate:
                 not given.
         """
         variables = {
+            "documents": None,
+            **(kwargs or {}),
             **self._constants,
             "messages": [
                 message_view(turn) if isinstance(turn, ChatMessage) else dict(turn)

@@ -16,6 +16,8 @@ class Conversation(NamedTuple):
     messages: list[dict[str, Any]]
     tools: list[dict[str, Any]] | None = None
     """Each as ``{"type": "function", "function": {…}}``."""
+    template_kwargs: dict[str, Any] | None = None
+    """Further variables for the template."""
 
 
 def conversation_of(prompt: ChatPrompt) -> Conversation:
@@ -25,7 +27,8 @@ def conversation_of(prompt: ChatPrompt) -> Conversation:
         InvalidRequest: a tool's parameters are no JSON object.
     """
     messages = [message_view(message) for message in prompt.messages]
-    return Conversation(messages, [_tool_view(tool) for tool in prompt.tools] or None)
+    tools = [_tool_view(tool) for tool in prompt.tools]
+    return Conversation(messages, tools or None, prompt.template_kwargs or None)
 
 
 def message_view(message: ChatMessage) -> dict[str, Any]:
@@ -37,6 +40,8 @@ def message_view(message: ChatMessage) -> dict[str, Any]:
         view["tool_calls"] = [_call_view(call) for call in message.tool_calls]
     if message.tool_call_id is not None:
         view["tool_call_id"] = message.tool_call_id
+    if message.reasoning_content is not None:
+        view["reasoning_content"] = message.reasoning_content
     return view
 
 
@@ -46,11 +51,14 @@ def texts_of(prompt: ChatPrompt) -> list[str]:
     for tool in prompt.tools:
         function = tool.function
         texts += [function.name, function.description or "", function.parameters or ""]
+    if prompt.template_kwargs:
+        texts.append(json.dumps(prompt.template_kwargs, ensure_ascii=False))
     return texts
 
 
 def _message_texts(message: ChatMessage) -> list[str]:
     texts = [message.content, message.name or "", message.tool_call_id or ""]
+    texts.append(message.reasoning_content or "")
     for call in message.tool_calls:
         texts += [call.id, call.function.name, call.function.arguments]
     return texts

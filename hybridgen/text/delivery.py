@@ -16,8 +16,9 @@ from hybridgen.ipc.token_store import TokenStore, check_ids
 from hybridgen.messages import ErrorInfo, TextDelta, TextFinished
 from hybridgen.request import FinishReason, TokenLogprob
 from hybridgen.sampling.parameters import unpack
+from hybridgen.text.reasoning import OPEN_TAIL_TOKENS, left_open
 from hybridgen.text.text_stream import Released, TextStream
-from hybridgen.text.vocabulary import Vocabulary
+from hybridgen.text.vocabulary import Vocabulary, kept_marks
 
 #: A character has at most 4 bytes, so the prompt's last 4 tokens tell whether one is unfinished.
 PROMPT_TAIL_TOKENS = 4
@@ -89,16 +90,26 @@ class Delivery:
         A pattern is not looked at before the prompt is encoded: until then it may be refused.
         """
         params, stop = self._params, self._prompt_len
-        tail_ids = self._views.tokens.read(self.slot, max(0, stop - PROMPT_TAIL_TOKENS), stop)
+        tail_ids = self._prompt_tail(PROMPT_TAIL_TOKENS)
+        head = ""
+        if params.keep_reasoning_marks:
+            token_bytes = self._vocabulary.token_bytes
+            head = left_open(b"".join(token_bytes[i] for i in self._prompt_tail(OPEN_TAIL_TOKENS)))
         return TextStream(
             self._vocabulary,
             [text.encode("utf-8", "surrogatepass") for text in params.stop],
             params.include_stop_str_in_output,
             params.skip_special_tokens,
             tail_ids,
-            keep_tool_marks=params.keep_tool_marks,
+            kept_marks=kept_marks(params.keep_tool_marks, params.keep_reasoning_marks),
+            head=head,
             stop_regex=params.stop_regex if stop else None,
         )
+
+    def _prompt_tail(self, num_tokens: int) -> list[int]:
+        """The last ids of the prompt; none before it is encoded."""
+        stop = self._prompt_len
+        return self._views.tokens.read(self.slot, max(0, stop - num_tokens), stop)
 
     @property
     def is_finished(self) -> bool:

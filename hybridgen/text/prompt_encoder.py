@@ -10,6 +10,7 @@ from hybridgen.request import MAX_BYTES_PER_TOKEN, ChatPrompt, IdsPrompt, Prompt
 from hybridgen.text.chat_template import MAX_OUTPUT_BYTES, ChatTemplate
 from hybridgen.text.conversation import Conversation, conversation_of, texts_of
 from hybridgen.text.special_guard import SpecialGuard
+from hybridgen.text.template_kwargs import check_template_kwargs
 from hybridgen.text.template_source import template_source
 from hybridgen.text.tokenizer import Tokenizer, build_tokenizer, check_text
 from hybridgen.text.tool_calls.call_format import CallFormat
@@ -96,13 +97,19 @@ class PromptEncoder:
                 limit=f"[1, {MAX_MESSAGES}]",
                 remedy="Send at least the user's message",
             )
+        check_template_kwargs(prompt.template_kwargs)
         self._check_bytes(texts_of(prompt))
         conversation = self._for_template(conversation_of(prompt))
 
         def render(turns: Conversation) -> str:
             is_plain = turns is conversation
             max_bytes = MAX_OUTPUT_BYTES if is_plain else MAX_OUTPUT_BYTES * _GUARDED_BYTES
-            return template.render(turns.messages, tools=turns.tools, max_output_bytes=max_bytes)
+            return template.render(
+                turns.messages,
+                tools=turns.tools,
+                kwargs=turns.template_kwargs,
+                max_output_bytes=max_bytes,
+            )
 
         return self._tokenizer.encode_parts(self._guard.split(render, conversation))
 

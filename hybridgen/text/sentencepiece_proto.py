@@ -9,7 +9,7 @@ SentencePiece {piece 1, score 2, type 3}.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
 from hybridgen.errors import BadModelFile
@@ -19,6 +19,7 @@ MAX_PIECES = 4_000_000
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _FIXED_BYTES = {_FIXED64: 8, _FIXED32: 4}
 _NORMAL = 1
+_CONTROL = 3
 _BYTE = 6
 _MODEL_TYPE_BPE = 2
 
@@ -54,6 +55,7 @@ def parse_model(data: bytes) -> SentencePieceModel:
     if not pieces or len(pieces) > MAX_PIECES:
         raise BadModelFile(
             "a SentencePiece model has an impossible number of pieces",
+            field="tokenizer.model (pieces)",
             value=len(pieces),
             limit=f"1 … {MAX_PIECES}",
             remedy="Download the tokenizer.model again",
@@ -113,8 +115,32 @@ def _varint(data: bytes, position: int) -> tuple[int, int]:
 
 def _malformed(why: str) -> BadModelFile:
     return BadModelFile(
-        f"a SentencePiece model is damaged: {why}", remedy="Download the tokenizer.model again"
+        f"a SentencePiece model is damaged: {why}",
+        field="tokenizer.model",
+        remedy="Download the tokenizer.model again",
     )
+
+
+def with_controls(data: bytes, ids: Collection[int]) -> bytes:
+    """The same ModelProto, with the pieces ``ids`` as control pieces: text never becomes them.
+
+    Raises:
+        BadModelFile: for truncated or malformed data.
+    """
+    parts: list[bytes] = []
+    num_pieces = 0
+    for number, value in _fields(data):
+        if isinstance(value, int):
+            parts.append(_int_field(number, value))
+            continue
+        is_piece = number == 1
+        if is_piece and num_pieces in ids:
+            piece, score, _ = _parse_piece(value)
+            parts.append(_bytes_field(number, _piece(piece, score, _CONTROL)))
+        else:
+            parts.append(_bytes_field(number, value))
+        num_pieces += is_piece
+    return b"".join(parts)
 
 
 def serialize_bpe_model(model: SentencePieceModel, unk_id: int) -> bytes:

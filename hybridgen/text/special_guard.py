@@ -40,6 +40,7 @@ KNOWN_WORDS = frozenset(
      "type"}
 )  # fmt: skip
 _WORD_KEYS = ("id", "name")
+_TEXT_KEYS = ("content", "reasoning_content")
 _ROLE = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
 
 Render = Callable[[Conversation], str]
@@ -57,8 +58,7 @@ class SpecialGuard:
         self._heads = {text[:n] for text in self._texts for n in range(1, len(text))}
         self._tails = {text[-n:] for text in self._texts for n in range(1, len(text))}
         self._whole = _anywhere(self._texts)
-        alphabet = "".join(sorted(set("".join(self._texts))))
-        self._dense = re.compile(f"([{re.escape(alphabet)}])") if alphabet else None
+        self._alphabet = frozenset("".join(self._texts))
 
     def split(self, render: Render, conversation: Conversation) -> Iterable[int | str]:
         """Special ids and runs of text of the rendered ``conversation``, in order.
@@ -70,7 +70,7 @@ class SpecialGuard:
         for message in conversation.messages:
             self._check_role(message["role"])
         rendered = render(conversation)
-        if self._dense is None:
+        if not self._alphabet:
             return [rendered]
         guard = _unused_guard(rendered, conversation)
         for mark in (self._mark_all, self._mark_suspects):
@@ -99,7 +99,7 @@ class SpecialGuard:
             )
 
     def _mark_all(self, content: str, guard: str) -> str:
-        return self._dense.sub(guard + r"\1", content) if self._dense else content
+        return content.translate({ord(char): guard + char for char in self._alphabet})
 
     def _mark_suspects(self, content: str, guard: str) -> str:
         """Guards on whole special texts, and on parts of them at the ends of the content."""
@@ -136,9 +136,9 @@ def _anywhere(texts: list[str]) -> re.Pattern[str]:
 
 
 def _unused_guard(rendered: str, conversation: Conversation) -> str:
-    used = set(rendered).union(*_texts([*conversation]))
+    texts = [rendered, *_texts([*conversation])]
     for guard in GUARDS:
-        if guard not in used and _escaped(guard) not in rendered:
+        if not any(guard in text for text in texts) and _escaped(guard) not in rendered:
             return guard
     raise InvalidRequest(
         "the messages use every Unicode noncharacter",
@@ -173,12 +173,17 @@ class _Marks(NamedTuple):
     def conversation(self, turns: Conversation) -> Conversation:
         """All of it but roles."""
         messages = [self._message(message) for message in turns.messages]
-        return Conversation(messages, self._value(turns.tools))
+        # Templates compare their variables with words: these get sparse guards, their names none.
+        sparse = self._replace(text=self.word)
+        kwargs = {key: sparse._value(value) for key, value in (turns.template_kwargs or {}).items()}
+        return Conversation(messages, self._value(turns.tools), kwargs or None)
 
     def _message(self, message: dict[str, Any]) -> dict[str, Any]:
-        marked: dict[str, Any] = {"role": message["role"], "content": self.text(message["content"])}
+        marked: dict[str, Any] = {"role": message["role"]}
         for key, value in message.items():
-            if key not in marked:
+            if key in _TEXT_KEYS:
+                marked[key] = self.text(value)
+            elif key not in marked:
                 marked[key] = self.word(value) if isinstance(value, str) else self._value(value)
         return marked
 

@@ -6,6 +6,11 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from hybridgen.errors import BadModelFile
+
+#: ``SpecialGuard`` keeps all beginnings of all special tokens. Gemma's 6,242 come to a million.
+MAX_SQUARED_CHARS = 2**25
+
 
 class SpecialToken(NamedTuple):
     """A control token; the strip flags eat the white space beside it."""
@@ -17,11 +22,25 @@ class SpecialToken(NamedTuple):
 
 
 class SpecialTokens:
-    """All special tokens of a vocabulary; the longest one wins where several begin."""
+    """All special tokens of a vocabulary; the longest one wins where several begin.
+
+    Raises:
+        BadModelFile: they are impossibly long.
+    """
 
     def __init__(self, tokens: Iterable[SpecialToken]) -> None:
         self._by_text = {token.text: token for token in tokens if token.text}
-        self._patterns: dict[str, re.Pattern[str]] = {}
+        num_chars = sum(len(text) ** 2 for text in self._by_text)
+        if num_chars > MAX_SQUARED_CHARS:
+            raise BadModelFile(
+                "the special tokens are impossibly long",
+                field="added tokens (squares of their lengths)",
+                value=num_chars,
+                limit=MAX_SQUARED_CHARS,
+                remedy="Fetch or convert the model again",
+            )
+        longest_first = sorted(self._by_text, key=len, reverse=True)
+        self._pattern = re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
 
     @property
     def texts(self) -> frozenset[str]:
@@ -36,25 +55,22 @@ class SpecialTokens:
         """
         start = 0
         strips_right = False
-        for match in self._pattern(guard).finditer(text) if self._by_text else ():
+        position = 0
+        while match := self._pattern.search(text, position):
+            begin = match.start()
+            if guard and text.startswith(guard, begin - 1, begin):
+                position = begin + 1
+                continue
             special = self._by_text[match.group()]
-            run = _trimmed(text[start : match.start()], guard, strips_right, special.strips_left)
+            run = _trimmed(text[start:begin], guard, strips_right, special.strips_left)
             if run:
                 yield run
             yield special.token_id
-            start, strips_right = match.end(), special.strips_right
+            start = position = match.end()
+            strips_right = special.strips_right
         run = _trimmed(text[start:], guard, strips_right, False)
         if run:
             yield run
-
-    def _pattern(self, guard: str) -> re.Pattern[str]:
-        pattern = self._patterns.get(guard)
-        if pattern is None:
-            longest_first = sorted(self._by_text, key=len, reverse=True)
-            texts = "|".join(re.escape(text) for text in longest_first)
-            not_guarded = f"(?<!{re.escape(guard)})" if guard else ""
-            pattern = self._patterns[guard] = re.compile(f"{not_guarded}(?:{texts})")
-        return pattern
 
 
 def _trimmed(run: str, guard: str, strips_left: bool, strips_right: bool) -> str:

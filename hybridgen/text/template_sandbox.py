@@ -30,6 +30,8 @@ _STR_METHODS = frozenset(
         "swapcase", "title", "upper",
     }
 )  # fmt: skip
+#: What Jinja adds to calls inside loops and blocks, for functions that ask for the context.
+_JINJA_KWARGS = ("_loop_vars", "_block_vars")
 _METHODS: tuple[tuple[type | tuple[type, ...], frozenset[str]], ...] = (
     (str, _STR_METHODS),
     (dict, frozenset({"copy", "get", "items", "keys", "values"})),
@@ -91,7 +93,8 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
             if __obj.__name__ == "join":
                 return __self._filters.join(args[0], owner)
             if __obj.__name__ == "replace":
-                return __self._filters.replace(owner, *args, **kwargs)
+                own = {key: value for key, value in kwargs.items() if key not in _JINJA_KWARGS}
+                return __self._filters.replace(owner, *args, **own)
             num_parts = len(owner) if "split" in __obj.__name__ else 0
             __self.budget.take_text(len(owner) + num_parts)
         elif isinstance(owner, dict):

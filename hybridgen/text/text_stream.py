@@ -38,7 +38,8 @@ class TextStream:
             share a character with the first new id; 4 suffice, as a character has 4 bytes). The
             text then keeps its leading space, and a character that the prompt began is shown
             when new ids finish it; nothing else of the prompt is.
-        keep_tool_marks: special tokens that mark calls of tools add text all the same.
+        kept_marks: texts of special tokens that add text all the same.
+        head: what the text begins with, before that of any token.
         stop_regex: pattern that stops the text like a stop string.
 
     Raises:
@@ -59,18 +60,20 @@ class TextStream:
         skip_special: bool = True,
         prompt_tail_ids: Sequence[int] = (),
         *,
-        keep_tool_marks: bool = False,
+        kept_marks: frozenset[bytes] = frozenset(),
+        head: str = "",
         stop_regex: str | None = None,
     ) -> None:
         tail = _text_tail(vocabulary, prompt_tail_ids)
         self._leading_space = vocabulary.leading_space
         self._is_started = bool(tail)
-        self._bytes = vocabulary.visible_bytes(skip_special, keep_tool_marks)
-        self._texts = vocabulary.visible_texts(skip_special, keep_tool_marks)
+        self._bytes = vocabulary.visible_bytes(skip_special, kept_marks)
+        self._texts = vocabulary.visible_texts(skip_special, kept_marks)
+        self._head = head
         self._decoder = IncrementalDecoder(seed := unfinished_character(tail))
         self._scanner = stop_scanner(stops, stop_regex)
         self._include_stop = include_stop
-        self._is_simple = self._is_started and not seed and self._scanner is None
+        self._is_simple = self._is_started and not (seed or head) and self._scanner is None
         self._is_finished = False
         self._num_pushed_bytes = 0
         self._num_scanned_bytes = 0  # out of the scanner, into the decoder
@@ -152,6 +155,7 @@ class TextStream:
         return num_released
 
     def _release(self, text: str, num_tokens: int) -> Released | None:
+        text, self._head = self._head + text, ""
         if not text and not num_tokens:
             return None
         self.num_released += num_tokens

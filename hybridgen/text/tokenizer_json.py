@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
 
 from hybridgen.errors import BadModelFile, UnsupportedModel
+from hybridgen.formats.tokenizer_spec import AddedToken
 
-MAX_FILE_BYTES = 256 * 2**20
 MAX_TOKENS = 4_000_000
-
-
-class AddedToken(msgspec.Struct, frozen=True):
-    """A token beside the model's own vocabulary."""
-
-    id: int
-    content: str
-    special: bool = False
-    lstrip: bool = False
-    rstrip: bool = False
+_REMEDY = "Fetch or convert the model again"
 
 
 class _Model(msgspec.Struct, frozen=True):
@@ -44,20 +34,24 @@ class TokenizerJson(NamedTuple):
     strips_leading_space: bool
 
 
-def read_tokenizer_json(path: Path) -> TokenizerJson:
-    """Parse the file at ``path``.
+def read_tokenizer_json(content: bytes, name: str) -> TokenizerJson:
+    """Parse what stands in the file ``name``.
 
     Raises:
-        BadModelFile: unreadable, too large or malformed. UnsupportedModel: other token kinds.
+        BadModelFile: malformed. UnsupportedModel: other token kinds.
     """
-    file = _decode(_read(path), path)
+    file = _decode(content, name)
     vocab = file.model.vocab
     ids = vocab if isinstance(vocab, dict) else {piece: i for i, (piece, _) in enumerate(vocab)}
     num_tokens = 1 + max([*ids.values(), *(token.id for token in file.added_tokens)], default=-1)
     lowest = min([*ids.values(), *(token.id for token in file.added_tokens)], default=0)
     if not 0 < num_tokens <= MAX_TOKENS or lowest < 0:
         raise BadModelFile(
-            f"{path} has an impossible number of tokens", value=num_tokens, limit=MAX_TOKENS
+            f"{name} has an impossible number of tokens",
+            field="tokenizer.json (ids)",
+            value=num_tokens,
+            limit=MAX_TOKENS,
+            remedy=_REMEDY,
         )
     tokens = [""] * num_tokens
     for text, token_id in ids.items():
@@ -65,12 +59,13 @@ def read_tokenizer_json(path: Path) -> TokenizerJson:
     for added in file.added_tokens:
         tokens[added.id] = added.content
     steps = _steps(file.decoder)
-    kinds = {step.get("type") for step in steps}
+    kinds = {str(step.get("type")) for step in steps}
     if not kinds & {"ByteLevel", "Metaspace", "Replace"}:
         raise UnsupportedModel(
-            f"{path} joins tokens in a way that is not implemented",
-            value=", ".join(sorted(str(kind) for kind in kinds)) or "no decoder",
+            f"{name} joins tokens in a way that is not implemented",
+            value=", ".join(sorted(kinds)) or "no decoder",
             limit="ByteLevel, Metaspace, or Replace + ByteFallback",
+            remedy="Use a model with one of these tokenizers",
         )
     return TokenizerJson(
         tokens,
@@ -81,21 +76,13 @@ def read_tokenizer_json(path: Path) -> TokenizerJson:
     )
 
 
-def _read(path: Path) -> bytes:
-    try:
-        size = path.stat().st_size
-        if size > MAX_FILE_BYTES:
-            raise BadModelFile(f"{path} is too large", value=size, limit=MAX_FILE_BYTES)
-        return path.read_bytes()
-    except OSError as error:
-        raise BadModelFile(f"{path} cannot be read: {error.strerror}") from error
-
-
-def _decode(data: bytes, path: Path) -> _File:
+def _decode(data: bytes, name: str) -> _File:
     try:
         return msgspec.json.decode(data, type=_File)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise BadModelFile(f"{path} is not a tokenizer.json: {error}") from error
+        raise BadModelFile(
+            f"{name} is not a tokenizer.json: {error}", field="tokenizer.json", remedy=_REMEDY
+        ) from error
 
 
 def _steps(decoder: dict[str, Any] | None) -> list[dict[str, Any]]:
@@ -108,7 +95,8 @@ def _steps(decoder: dict[str, Any] | None) -> list[dict[str, Any]]:
 
 def _strips_space(step: dict[str, Any]) -> bool:
     if step.get("type") == "Strip":
-        return step.get("content") == " " and step.get("start", 0) > 0
+        start = step.get("start", 0)
+        return step.get("content") == " " and isinstance(start, int) and start > 0
     if step.get("type") == "Metaspace":
         has_prefix = step.get("add_prefix_space", True) is not False
         return has_prefix and step.get("prepend_scheme", "always") != "never"

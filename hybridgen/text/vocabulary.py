@@ -9,18 +9,20 @@ from __future__ import annotations
 import enum
 import re
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
 from hybridgen.errors import BadModelFile, InvalidRequest, UnsupportedModel
-from hybridgen.formats.tokenizer_spec import TokenizerSpec, TokenType
+from hybridgen.formats.tokenizer_spec import AddedToken, TokenizerSpec, TokenType
 from hybridgen.text.byte_alphabet import token_to_bytes
+from hybridgen.text.reasoning import REASONING_MARKS
 from hybridgen.text.sentencepiece_proto import SentencePieceModel, parse_model
 from hybridgen.text.special_tokens import SpecialToken, SpecialTokens
 from hybridgen.text.tokenizer_json import TokenizerJson, read_tokenizer_json
 from hybridgen.text.tool_calls.registry import TOOL_MARKS
 
 _TOOL_MARKS = frozenset(mark.encode() for mark in TOOL_MARKS)
+_REASONING_MARKS = frozenset(mark.encode() for mark in REASONING_MARKS)
 _SPECIAL = (TokenType.CONTROL, TokenType.UNKNOWN)
+_UNDEFINED = 0  # a type that GGUF files may give, and that means nothing
 _BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
@@ -66,32 +68,36 @@ class Vocabulary:
         self.special_ids: frozenset[int] = frozenset(token.token_id for token in specials)
         self.specials = SpecialTokens(specials)
         self.leading_space = leading_space
-        self._visible: dict[tuple[bool, bool], list[bytes]] = {}
-        self._texts: dict[tuple[bool, bool], list[str | None]] = {}
+        self._visible: dict[frozenset[bytes], list[bytes]] = {}
+        self._texts: dict[frozenset[bytes] | None, list[str | None]] = {}
 
-    def visible_bytes(self, skip_special: bool, keep_tool_marks: bool = False) -> list[bytes]:
+    def visible_bytes(
+        self, skip_special: bool, kept_marks: frozenset[bytes] = frozenset()
+    ) -> list[bytes]:
         """Bytes that each token adds to a text; shared by all texts, not to be changed.
 
         Args:
             skip_special: special tokens add none.
-            keep_tool_marks: but those that mark calls of tools do.
+            kept_marks: but these do (from ``kept_marks``).
         """
         if not skip_special:
             return self.token_bytes
-        wanted = (skip_special, keep_tool_marks)
-        if wanted not in self._visible:
+        if kept_marks not in self._visible:
             visible = self.token_bytes.copy()
             for token_id in self.special_ids:
-                if not (keep_tool_marks and visible[token_id] in _TOOL_MARKS):
+                if visible[token_id] not in kept_marks:
                     visible[token_id] = b""
-            self._visible[wanted] = visible
-        return self._visible[wanted]
+            self._visible[kept_marks] = visible
+        return self._visible[kept_marks]
 
-    def visible_texts(self, skip_special: bool, keep_tool_marks: bool = False) -> list[str | None]:
+    def visible_texts(
+        self, skip_special: bool, kept_marks: frozenset[bytes] = frozenset()
+    ) -> list[str | None]:
         """The same as text; ``None`` where a token is not whole characters."""
-        wanted = (skip_special, keep_tool_marks)
+        wanted = kept_marks if skip_special else None
         if wanted not in self._texts:
-            self._texts[wanted] = [_whole(data) for data in self.visible_bytes(*wanted)]
+            visible = self.visible_bytes(skip_special, kept_marks)
+            self._texts[wanted] = [_whole(data) for data in visible]
         return self._texts[wanted]
 
     def decode(self, ids: Iterable[int], skip_special: bool = True) -> str:
@@ -123,6 +129,13 @@ class Vocabulary:
         return checked
 
 
+def kept_marks(tools: bool, reasoning: bool) -> frozenset[bytes]:
+    """Texts of special tokens that mark calls of tools, or reasoning, or both."""
+    return (_TOOL_MARKS if tools else frozenset()) | (
+        _REASONING_MARKS if reasoning else frozenset()
+    )
+
+
 def _whole(data: bytes) -> str | None:
     try:
         return data.decode()
@@ -136,12 +149,12 @@ def build_vocabulary(spec: TokenizerSpec) -> Vocabulary:
     Raises:
         BadModelFile: the file or the lists are damaged. UnsupportedModel: another kind.
     """
-    if spec.source_file is not None:
-        path = Path(spec.source_file)
+    if spec.has_source:
         if spec.kind == "sentencepiece":
-            return _from_sentencepiece(read_sentencepiece(path), spec)
+            return _from_sentencepiece(parse_model(spec.read_source()), spec)
         if spec.kind == "bpe":
-            return _from_tokenizer_json(read_tokenizer_json(path), spec)
+            file = read_tokenizer_json(spec.read_source(), spec.source_name)
+            return _from_tokenizer_json(file, spec)
     types = token_types(spec)
     if spec.kind == "sentencepiece":
         model = SentencePieceModel(spec.tokens, spec.scores, types, spec.add_space_prefix, False)
@@ -165,29 +178,27 @@ def token_types(spec: TokenizerSpec) -> list[int]:
     """Type of each of the spec's tokens.
 
     Raises:
-        BadModelFile: the lists do not have the same length, or are empty.
+        BadModelFile: the lists do not have the same length, are empty, or hold an unknown type.
     """
     types = spec.token_types or [int(TokenType.NORMAL)] * len(spec.tokens)
     if not spec.tokens or len(types) != len(spec.tokens):
         raise BadModelFile(
             "the tokenizer's lists do not fit each other",
+            field="tokenizer (token types)",
             value=f"{len(spec.tokens)} tokens, {len(types)} types",
             limit="as many types as tokens, at least one",
+            remedy="Fetch or convert the model again",
+        )
+    unknown = {*types} - {_UNDEFINED, *TokenType}
+    if unknown:
+        raise BadModelFile(
+            "the tokenizer has a token of no known type",
+            field="tokenizer (token types)",
+            value=min(unknown),
+            limit=", ".join(str(int(kind)) for kind in TokenType),
+            remedy="Fetch or convert the model again",
         )
     return types
-
-
-def read_sentencepiece(path: Path) -> SentencePieceModel:
-    """Read a tokenizer.model.
-
-    Raises:
-        BadModelFile: unreadable or damaged.
-    """
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise BadModelFile(f"{path} cannot be read: {error.strerror}") from error
-    return parse_model(data)
 
 
 def _from_sentencepiece(model: SentencePieceModel, spec: TokenizerSpec) -> Vocabulary:
@@ -195,10 +206,21 @@ def _from_sentencepiece(model: SentencePieceModel, spec: TokenizerSpec) -> Vocab
         _piece_bytes(piece, kind == TokenType.BYTE, kind in _SPECIAL)
         for piece, kind in zip(model.pieces, model.types, strict=True)
     ]
+    specials = {token.token_id: token for token in _specials(model.pieces, model.types)}
+    num_ids = max(spec.vocab_size, len(raw))
+    for added in spec.added_tokens:
+        if not 0 <= added.id < num_ids:
+            raise BadModelFile(
+                "an added token is outside the vocabulary", value=added.id, limit=f"[0, {num_ids})"
+            )
+        raw += [b""] * (added.id + 1 - len(raw))
+        raw[added.id] = _utf8(added.content)
+        if added.special:
+            specials[added.id] = _special(added)
     rule = LeadingSpace.STRIP_ONE if model.has_dummy_prefix else LeadingSpace.KEEP
     if model.removes_extra_spaces:
         rule = LeadingSpace.STRIP_ALL
-    return Vocabulary(raw, _specials(model.pieces, model.types), rule, spec.vocab_size)
+    return Vocabulary(raw, [*specials.values()], rule, spec.vocab_size)
 
 
 def _from_tokenizer_json(file: TokenizerJson, spec: TokenizerSpec) -> Vocabulary:
@@ -207,12 +229,10 @@ def _from_tokenizer_json(file: TokenizerJson, spec: TokenizerSpec) -> Vocabulary
     else:
         raw = [_piece_bytes(token, file.has_byte_fallback, False) for token in file.tokens]
     for added in file.added_tokens:
-        raw[added.id] = _utf8(added.content)
-    specials = [
-        SpecialToken(token.content, token.id, token.lstrip, token.rstrip)
-        for token in file.added_tokens
-        if token.special
-    ]
+        # Gemma's runs of spaces are added tokens, written as its other tokens are.
+        is_text = file.is_byte_level or added.special
+        raw[added.id] = _utf8(added.content if is_text else added.content.replace("▁", " "))
+    specials = [_special(token) for token in file.added_tokens if token.special]
     rule = LeadingSpace.STRIP_ONE if file.strips_leading_space else LeadingSpace.KEEP
     return Vocabulary(raw, specials, rule, spec.vocab_size)
 
@@ -223,6 +243,10 @@ def _specials(tokens: Sequence[str], types: Sequence[int]) -> list[SpecialToken]
         for token_id, (token, kind) in enumerate(zip(tokens, types, strict=True))
         if kind in _SPECIAL
     ]
+
+
+def _special(token: AddedToken) -> SpecialToken:
+    return SpecialToken(token.content, token.id, token.lstrip, token.rstrip)
 
 
 def _piece_bytes(piece: str, may_be_byte: bool, is_special: bool) -> bytes:

@@ -32,14 +32,17 @@ def complete(
         bool, typer.Option("--json", help="Print the whole result as JSON, not a stream.")
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Check and print the plan; start nothing.")
+        bool, typer.Option("--dry-run", help="Check model and plan; start and compute nothing.")
     ] = False,
     sampling: SamplingParams,
 ) -> int:
     """Continue a text, exactly as it stands: no chat template."""
     del model_argument  # config_command has put it into the configuration
     if dry_run:
-        return _print_plan(resolved)
+        from hybridgen.launch.dry_run import dry_run as check
+
+        check(resolved.config, sys.stdout, is_public=False)
+        return EXIT_OK
     import msgspec
 
     from hybridgen.launch.answer import stream_answer
@@ -54,15 +57,6 @@ def complete(
         _, speed = stream_answer(client, text, sampling)
         print(f"[{speed}]", file=sys.stderr)
     return EXIT_INTERRUPTED if speed.is_cut else EXIT_OK
-
-
-def _print_plan(resolved: ResolvedConfig) -> int:
-    from hybridgen.launch.banner import plan_lines
-    from hybridgen.launch.host import prepare
-
-    plan, placement = prepare(resolved.config)
-    print("\n".join(plan_lines(plan, placement)))
-    return 0
 
 
 command = config_command(complete, sections=PRIVATE_SECTIONS)

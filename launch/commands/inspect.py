@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Optional
+import sys
+from typing import Annotated, Optional
 
 import typer
 
@@ -16,35 +17,44 @@ def inspect(
         Optional[str],  # noqa: UP045  # typer reads it at run time
         typer.Argument(metavar="MODEL", help="The same as --model.", show_default=False),
     ] = None,
+    *,
+    device_memory: Annotated[
+        str, typer.Option("--device-memory", help="Of the device that memory is planned for.")
+    ] = "80GiB",
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Compare every byte with the file's hashes.")
+    ] = False,
     is_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> int:
-    """Show what a model is, without loading its weights."""
+    """Show what a model is, without loading its weights: metadata, tensors, and the memory plan.
+
+    The plan counts a batch of --max-num-seqs sequences and --max-model-len tokens of context.
+    """
     del model_argument  # config_command has put it into the configuration
     import msgspec
 
-    from hybridgen.formats.inspect import inspect_model
+    from hybridgen.formats.inspect import inspect_model, verify_model
+    from hybridgen.formats.tensor_list import list_tensors
+    from hybridgen.launch.model_facts import device_fits, group_tensors, model_facts
+    from hybridgen.launch.model_tree import model_tree, print_branch
+    from hybridgen.memory_amount import bytes_of
 
-    model = inspect_model(resolved.config.model.model, resolved.config)
-    spec = model.tokenizer
-    facts: dict[str, Any] = {
-        "name": model.name,
-        "path": model.path,
-        "kind": model.kind,
-        "parameters": 0 if model.kind == "mock" else model.config.num_parameters,
-        "weight_bytes": model.weight_bytes,
-        "weight_types": model.weight_types,
-        **msgspec.to_builtins(model.config),
-        "tokenizer": spec.kind,
-        "pre_tokenizer": spec.pre_tokenizer,
-        "adds_bos": spec.add_bos,
-        "has_chat_template": spec.chat_template is not None,
-    }
+    config = resolved.config
+    info = inspect_model(config.model.model, config)
+    total_bytes = bytes_of(device_memory, sys.maxsize, name="device_memory")
+    if verify:
+        verify_model(info)
+    tensors = list_tensors(info)
+    facts = model_facts(info)
+    fits = [] if info.kind == "mock" else device_fits(info, config, total_bytes)
     if is_json:
+        facts |= {"is_verified": verify, "tensors": tensors, "memory": fits}
         print(msgspec.json.format(msgspec.json.encode(facts)).decode())
         return 0
-    for name, value in facts.items():
-        print(f"{name:<22} {value}")
+    print_branch(model_tree(facts, group_tensors(tensors), fits, device_memory), sys.stdout)
+    if verify:
+        print(f"verified: every byte of {len(tensors)} tensors is as it was written")
     return 0
 
 
-command = config_command(inspect, sections=["model", "mock"])
+command = config_command(inspect, sections=["model", "scheduler", "device", "mock"])

@@ -10,6 +10,7 @@ import typer
 from hybridgen.errors import HybridGenError
 from hybridgen.launch.config_command import config_command
 from hybridgen.launch.config_sources import ResolvedConfig
+from hybridgen.launch.exit_codes import EXIT_OK
 
 
 def serve(
@@ -19,9 +20,17 @@ def serve(
         typer.Argument(metavar="MODEL", help="The same as --model.", show_default=False),
     ] = None,
     owner_fd: Annotated[int, typer.Option(hidden=True)] = -1,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check model and plan; start and compute nothing.")
+    ] = False,
 ) -> int:
     """Serve a model until told to stop (SIGTERM, Ctrl-C or `hybridgen stop`)."""
     del model_argument  # config_command has put it into the configuration
+    if dry_run:
+        from hybridgen.launch.dry_run import dry_run as check
+
+        check(resolved.config, sys.stdout, is_public=True)
+        return EXIT_OK
     from hybridgen.launch.banner import StartReport
     from hybridgen.launch.host import host_tree
     from hybridgen.launch.owner import OwnerLine

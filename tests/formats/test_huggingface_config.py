@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from hybridgen.errors import BadModelFile, UnsupportedModel
-from hybridgen.formats.huggingface_config import model_config
+from hybridgen.formats.families.registry import huggingface_config_of
 from hybridgen.formats.json_file import JsonFile
 from hybridgen.models.config import ModelConfig
 
@@ -23,7 +23,7 @@ BASE: dict[str, Any] = {
 
 def parse(config: dict[str, Any], generation: dict[str, Any] | None = None) -> ModelConfig:
     here = Path("config.json")
-    return model_config(JsonFile(here, config), JsonFile(here, generation or {}))
+    return huggingface_config_of(JsonFile(here, config), JsonFile(here, generation or {}))
 
 
 def saved_by_transformers(name: str, folder: Path, **keys: Any) -> tuple[Any, dict[str, Any]]:
@@ -128,14 +128,34 @@ def test_yarn_over_the_trained_length_gives_the_stretched_context():
     assert parse({**keys, "rope_scaling": scaling}).max_position == 131_072
 
 
-def test_a_sliding_window_bounds_the_context():
-    keys = {**BASE, "model_type": "mistral", "max_position_embeddings": 32_768}
-    assert parse({**keys, "sliding_window": 1024}).max_position == 1024
-    assert parse(keys).max_position == 4096  # the architecture's default window
-    assert parse({**keys, "sliding_window": None}).max_position == 32_768
-    qwen = {**keys, "model_type": "qwen2", "sliding_window": 1024}
-    assert parse(qwen).max_position == 32_768
-    assert parse({**qwen, "use_sliding_window": True}).max_position == 1024
+def test_a_sliding_window_gives_every_layer_one():
+    keys = {**BASE, "model_type": "mistral", "num_key_value_heads": 2}
+    assert parse({**keys, "sliding_window": 1024}).layer_windows == [1024, 1024]
+    assert parse({**keys, "sliding_window": 1024}).max_position == 131_072
+    assert parse(keys).layer_windows == [4096, 4096]  # the architecture's default
+    assert parse({**keys, "sliding_window": None}).layer_windows == []
+
+
+def test_layer_types_say_which_layers_have_a_window():
+    types = ["full_attention", "sliding_attention"]
+    keys = {**BASE, "model_type": "mistral", "num_key_value_heads": 2, "sliding_window": 64}
+    assert parse({**keys, "layer_types": types}).layer_windows == [0, 64]
+    with pytest.raises(UnsupportedModel, match="layer_types"):
+        parse({**keys, "layer_types": ["chunked_attention", "full_attention"]})
+    with pytest.raises(BadModelFile, match="layer_windows"):
+        parse({**keys, "layer_types": types[1:]})
+
+
+def test_qwens_window_is_used_if_asked_for_and_in_the_last_layers_only():
+    keys = {**BASE, "model_type": "qwen2", "sliding_window": 64, "max_window_layers": 1}
+    assert parse(keys).layer_windows == []
+    assert parse({**keys, "use_sliding_window": True}).layer_windows == [0, 64]
+
+
+def test_the_longropes_factors_must_be_numbers():
+    rope = {"type": "longrope", "factor": 2.0, "long_factor": [1.0], "short_factor": ["one"]}
+    with pytest.raises(BadModelFile, match="short_factor"):
+        parse({**BASE, "rope_scaling": rope})
 
 
 def test_end_ids_join_generation_config_and_config():
@@ -158,7 +178,8 @@ def test_biases_follow_the_flags():
         ({"hidden_act": "gelu"}, "hidden_act"),
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
         ({"quantization_config": {"quant_method": "gptq"}}, "quantization_config"),
-        ({"rope_scaling": {"type": "longrope", "factor": 2.0}}, "rope_type"),
+        ({"rope_scaling": {"type": "proportional", "factor": 2.0}}, "rope_type"),
+        ({"use_bidirectional_attention": True}, "use_bidirectional_attention"),
     ],
 )
 def test_a_variant_that_is_not_implemented_is_named(changes: dict[str, Any], named: str):

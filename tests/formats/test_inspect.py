@@ -45,6 +45,28 @@ def test_an_unknown_model_is_named_with_what_is_accepted(name: str):
     assert fields["remedy"]
 
 
+def test_a_name_that_no_message_can_carry_is_refused(tiny: TinyModel, tmp_path: Path):
+    folder = shutil.copytree(tiny.folder, tmp_path / "hf\udcff")
+    (tmp_path / "link").symlink_to(folder)
+    for name in (folder, tmp_path / "link"):
+        with pytest.raises(ConfigError, match="not UTF-8") as caught:
+            inspect_model(str(name), Config())
+        assert str(caught.value.fields["value"]).isascii()
+
+
+def test_a_folder_that_cannot_be_listed_is_named(
+    tiny: TinyModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def denied(_folder: Path) -> list[Path]:
+        raise PermissionError(13, "Permission denied")
+
+    folder = shutil.copytree(tiny.folder, tmp_path / "hf")
+    (folder / "model.safetensors").unlink()
+    monkeypatch.setattr(Path, "iterdir", denied)
+    with pytest.raises(BadModelFile, match="hf cannot be read: Permission denied"):
+        inspect_model(str(folder), Config())
+
+
 def test_a_file_of_no_model_format_is_refused(tmp_path: Path):
     path = tmp_path / "notes.txt"
     path.write_text("hello", encoding="utf-8")
@@ -82,8 +104,30 @@ def test_a_folder_that_lacks_a_file_says_which(
 def test_pickled_weights_are_refused(tiny: TinyModel, tmp_path: Path):
     folder = shutil.copytree(tiny.folder, tmp_path / "hf")
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
-    with pytest.raises(UnsupportedModel, match="pickle"):
+    with pytest.raises(UnsupportedModel, match="pickle") as caught:
         inspect_model(str(folder), Config())
+    assert caught.value.fields["value"] == "pytorch_model.bin"
+    assert "safetensors" in str(caught.value.fields["limit"])
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("pytorch_model.bin", b"anything"),
+        ("consolidated.00.pth", b"anything"),
+        ("weights.pt", b"anything"),
+        ("archive", b"PK\3\4" + b"\0" * 60),
+        ("plain", b"\x80\x02}q\0."),
+    ],
+)
+def test_a_pickled_file_is_refused_by_name_with_the_reason(
+    name: str, content: bytes, tmp_path: Path
+):
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(UnsupportedModel, match="can run any code") as caught:
+        inspect_model(str(path), Config())
+    assert caught.value.fields["value"] == name
 
 
 def test_an_index_cannot_name_files_elsewhere(tiny: TinyModel, tmp_path: Path):

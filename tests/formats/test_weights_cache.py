@@ -7,9 +7,15 @@ import pytest
 
 from hybridgen.config import Config
 from hybridgen.errors import ConfigError
-from hybridgen.formats.atomic_file import STALE_S, atomic_file, remove_stale_parts
+from hybridgen.formats import weights_cache
+from hybridgen.formats.convert import convert_model, prepare_weights
 from hybridgen.formats.inspect import inspect_model
-from hybridgen.formats.weights_cache import cache_path, default_cache_dir, source_identity
+from hybridgen.formats.weights_cache import (
+    cache_path,
+    check_cache,
+    default_cache_dir,
+    source_identity,
+)
 from tools.make_tiny_model import TinyModel
 
 
@@ -46,41 +52,20 @@ def test_the_file_name_is_harmless(tiny: TinyModel, tmp_path: Path):
     assert all(character.isalnum() or character in "-_." for character in path.name)
 
 
-def test_the_file_appears_only_when_the_block_ends_well(tmp_path: Path):
-    path = tmp_path / "deep" / "file"
-    with atomic_file(path, 3) as file:
-        file.write(b"abc")
-        assert not path.exists()
-    assert path.read_bytes() == b"abc"
+def test_weights_that_are_there_need_no_place(
+    tiny: TinyModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def read_only(path: Path, *_arguments: object, **_options: object) -> None:
+        raise ConfigError("cannot be written", value=str(path))
 
-    def broken() -> None:
-        with atomic_file(path, 3) as file:
-            file.write(b"xyz")
-            raise KeyError
-
-    with pytest.raises(KeyError):
-        broken()
-    assert path.read_bytes() == b"abc"
-    assert [entry.name for entry in path.parent.iterdir()] == ["file"]
-
-
-def test_parts_of_killed_writers_are_swept_and_others_kept(tmp_path: Path):
-    old, fresh, other = tmp_path / ".a.1.part", tmp_path / ".b.2.part", tmp_path / "c.hybridgen"
-    for path in (old, fresh, other):
-        path.write_bytes(b"x")
-    now_s = fresh.stat().st_mtime
-    os.utime(old, (now_s - STALE_S - 1, now_s - STALE_S - 1))
-    os.utime(other, (0, 0))
-    assert remove_stale_parts(tmp_path, now_s) == 1
-    assert sorted(path.name for path in tmp_path.iterdir()) == [".b.2.part", "c.hybridgen"]
-
-
-def test_an_impossible_size_is_a_typed_error(tmp_path: Path):
-    def fill() -> None:
-        with atomic_file(tmp_path / "file", 2**60):
-            pass
-
-    with pytest.raises(ConfigError, match="no space") as caught:
-        fill()
-    assert caught.value.fields["need_bytes"] == 2**60
-    assert list(tmp_path.iterdir()) == []
+    monkeypatch.setattr(weights_cache, "check_place", read_only)
+    info = inspect_model(str(tiny.gguf), Config())
+    path = prepare_weights(info, "bfloat16", tmp_path)
+    assert check_cache(info, "bfloat16", tmp_path) == path
+    with pytest.raises(ConfigError, match="cannot be written"):
+        check_cache(info, "float16", tmp_path)  # is made from float32
+    path.write_bytes(b"damaged")
+    with pytest.raises(ConfigError, match="cannot be written"):
+        check_cache(info, "bfloat16", tmp_path)
+    own = convert_model(info, "bfloat16", tmp_path / "own.hybridgen")
+    assert check_cache(inspect_model(str(own), Config()), "bfloat16", tmp_path) is None

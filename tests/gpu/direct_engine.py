@@ -11,8 +11,9 @@ import torch
 from hybridgen.models.config import ModelConfig
 from hybridgen.models.cuda.decoder import batch_buckets
 from hybridgen.models.cuda.engine import CudaEngine
-from hybridgen.models.cuda.layers import Layers, Rope, TorchLayers
+from hybridgen.models.cuda.layers import Layers, TorchLayers
 from hybridgen.models.cuda.memory_plan import EngineShape
+from hybridgen.models.cuda.rope_tables import RopeTables
 from hybridgen.models.cuda.triton_layers import TritonLayers
 from hybridgen.models.cuda.weights import load_device_weights
 from hybridgen.models.device_engine import PromptChunk
@@ -44,12 +45,12 @@ def make_engine(
 
 def layers_of(
     config: ModelConfig, dtype: torch.dtype, kind: str, shape: EngineShape
-) -> Callable[[Rope, bool], Layers]:
-    def make(rope: Rope, is_prefill: bool) -> Layers:
+) -> Callable[[RopeTables, bool], Layers]:
+    def make(ropes: RopeTables, is_prefill: bool) -> Layers:
         if kind == "torch":
-            return TorchLayers(config.num_heads, rope)
+            return TorchLayers(config, ropes)
         return TritonLayers(
-            config, rope, batch_buckets(shape.max_chunk), dtype,
+            config, ropes, batch_buckets(shape.max_chunk), dtype,
             is_int8=shape.is_int8, is_chained=not is_prefill,
         )  # fmt: skip
 

@@ -18,11 +18,12 @@ from hybridgen.formats.mock_model import VOCAB_SIZE
 from hybridgen.ipc.slot_table import SlotWord
 from hybridgen.messages import JoinBatch, StepReport
 from hybridgen.models.device_engine import PromptChunk
-from hybridgen.models.reference import llama_logits
+from hybridgen.models.reference import reference_logits
 from hybridgen.request import SamplingParams
 from hybridgen.sampling import reference
 from hybridgen.workers import device_ring
 from hybridgen.workers.device_ring import DeviceRing
+from tests.models.cuda.test_block_options import GEMMA2, GEMMA3
 from tests.models.cuda.test_int8 import dequantized_model
 from tests.models.tiny_model import random_ids, random_tensors, relative_error, tiny_config
 from tests.workers.crew import Crew
@@ -42,6 +43,11 @@ SHAPES = {
     "d96": {"head_dim": 96, "num_heads": 4, "num_kv_heads": 1, "has_qkv_bias": True},
     "bias": {"head_dim": 64, "num_heads": 4, "num_kv_heads": 4, "has_output_bias": True,
              "has_mlp_bias": True, "is_embedding_tied": False},
+    "gemma2": {**GEMMA2, "head_dim": 256, "num_heads": 4, "num_kv_heads": 2,
+               "attention_scale": 0.0625},
+    "gemma3": {**GEMMA3, "head_dim": 64, "num_heads": 4, "num_kv_heads": 1},
+    "partial": {"head_dim": 96, "num_heads": 4, "num_kv_heads": 2, "rotary_dim": 64,
+                "has_qk_norm": True, "layer_windows": [30, 30]},
 }  # fmt: skip
 LIMITS = {torch.float32: 1e-4, torch.bfloat16: 5e-2, torch.float16: 1e-2}
 
@@ -58,7 +64,7 @@ def test_prefill_and_decode_equal_the_reference(shape, dtype, kind):
     rows = [random_ids(config, length, seed=length) for length in (70, 3, 33)]
     tables = np.asarray([[9, 3, 17, 1, 30, 31], [5, 6, 7, 2, 0, 8], [11, 4, 20, 21, 22, 23]])
     tables = tables.astype(np.int32)
-    expected = [llama_logits(config, tensors, torch.from_numpy(ids).long()) for ids in rows]
+    expected = [reference_logits(config, tensors, torch.from_numpy(ids).long()) for ids in rows]
     limit = LIMITS[dtype]
     for ids, table, right, cuts in zip(rows, tables, expected, [(40,), (), (16, 17)], strict=True):
         logits = direct.prefill(ids[:-1], table, tuple(c for c in cuts if c < len(ids) - 1))
@@ -89,7 +95,7 @@ def test_random_models_equal_float64_arithmetic(seed):
     tensors = random_tensors(config)
     direct = DirectEngine(make_engine(config, tensors))
     ids = random_ids(config, int(random.integers(2, 90)), seed=seed)
-    right = llama_logits(config, tensors, torch.from_numpy(ids).long())
+    right = reference_logits(config, tensors, torch.from_numpy(ids).long())
     table = random.permutation(40)[:6].astype(np.int32)
     cuts = (60,) if len(ids) > 61 else ()
     assert relative_error(direct.prefill(ids[:-1], table, cuts), right[-2]) < 1e-4
@@ -112,7 +118,7 @@ def test_a_piece_of_several_prompts_equals_the_reference(dtype):
     rest += [PromptChunk(prompts[i], 0, tables[i], i % 3) for i in (1, 3)]
     logits = direct.prefill_piece([*rest, PromptChunk(prompts[2], 0, tables[2], 3)])
     for slot, ids in ((2, prompts[0]), (1, prompts[1]), (3, prompts[2]), (0, prompts[3])):
-        right = llama_logits(config, tensors, torch.from_numpy(ids).long())[-1]
+        right = reference_logits(config, tensors, torch.from_numpy(ids).long())[-1]
         assert relative_error(logits[slot], right) < LIMITS[dtype]
 
 
@@ -126,7 +132,7 @@ def test_int8_weights_make_the_model_that_they_stand_for(shape, dtype, kind):
     direct = DirectEngine(engine)
     wide = {name: tensor.float() for name, tensor in tensors.items()}
     ids = random_ids(config, 200)
-    right = llama_logits(*dequantized_model(config, wide), torch.from_numpy(ids).long())
+    right = reference_logits(*dequantized_model(config, wide), torch.from_numpy(ids).long())
     blocks = np.arange(14, dtype=np.int32)
     for num_tokens in (199, 100, 20, 1):  # by the library, by one kernel and the other
         logits = direct.prefill(ids[:num_tokens], blocks)
@@ -144,7 +150,7 @@ def test_a_step_reads_the_samplers_results_and_advances_by_itself():
     ids = random_ids(config, 20)
     table = np.asarray([[4, 2, 9]], np.int32)
     direct.prefill(ids[:17], table[0])
-    right = llama_logits(config, tensors, torch.from_numpy(ids).long())
+    right = reference_logits(config, tensors, torch.from_numpy(ids).long())
     logits = direct.decode(ids[17:18], np.asarray([17], np.int32), table)
     assert relative_error(logits[0], right[17]) < 1e-4
     for position in (18, 19):
@@ -208,7 +214,7 @@ def test_the_ring_serves_greedy_texts_without_a_synchronizing_call(
     for slot, ids in prompts.items():
         text = place.output(slot)
         whole = torch.tensor([*ids.tolist(), *text])
-        right = llama_logits(config, tensors, whole)[len(ids) - 1 : -1]
+        right = reference_logits(config, tensors, whole)[len(ids) - 1 : -1]
         assert len(text) == 20
         assert right.argmax(-1).tolist() == text
 
@@ -233,7 +239,7 @@ def test_the_ring_draws_the_tokens_that_the_logits_say(
         text = place.output(slot)
         assert len(text) == 20
         whole = [*ids.tolist(), *text]
-        logits = llama_logits(config, tensors, torch.tensor(whole))[len(ids) - 1 : -1]
+        logits = reference_logits(config, tensors, torch.tensor(whole))[len(ids) - 1 : -1]
         for index, row in enumerate(logits.float().numpy()):
             history = whole[: len(ids) + index]
             choice = reference.sample(row, params, (), history, len(ids))

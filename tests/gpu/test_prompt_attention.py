@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from hybridgen.models.device_engine import PromptChunk
-from hybridgen.models.reference import llama_logits
+from hybridgen.models.kernels.head_options import PLAIN_HEADS, HeadOptions
+from hybridgen.models.reference import reference_logits, softcap
 from tests.models.tiny_model import random_ids, random_tensors, relative_error, tiny_config
 
 pytestmark = [
@@ -25,6 +26,11 @@ if torch.cuda.is_available():
     from tests.gpu.direct_engine import DEVICE, DirectEngine, make_engine
 
 MAX_CHUNK, CONTEXT, BLOCK = 2048, 8192, 16
+OPTIONS = {
+    "window": HeadOptions(window=1000),
+    "cap": HeadOptions(softcap=2.0),
+    "window and cap": HeadOptions(window=37, softcap=2.0),
+}
 PIECES = {
     "one": [(0, 2048)],
     "one that does not fill it": [(0, 1500)],
@@ -37,7 +43,9 @@ PIECES = {
 }
 
 
-@pytest.fixture(scope="module", params=[(32, 8, 128), (4, 4, 128), (6, 2, 64)], ids=str)
+@pytest.fixture(
+    scope="module", params=[(32, 8, 128), (4, 4, 128), (6, 2, 64), (8, 4, 256)], ids=str
+)
 def prompt(request):
     """A prompt's rotated queries, keys and values, and attention prepared for it."""
     num_heads, num_kv_heads, head_dim = request.param
@@ -63,7 +71,7 @@ def test_cudnn_works_on_the_devices_that_it_is_meant_for(prompt):
     assert isinstance(prompt[3].calls, CudnnCalls)
 
 
-@pytest.mark.parametrize("by", ["chosen", "flash"])
+@pytest.mark.parametrize("by", ["chosen", "flash", *OPTIONS])
 @pytest.mark.parametrize("piece", PIECES)
 def test_attention_of_a_piece_equals_float64(prompt, piece, by):
     config, shape, qkv, prompt_attention, whole = prompt
@@ -85,8 +93,9 @@ def test_attention_of_a_piece_equals_float64(prompt, piece, by):
     sizes = [config.num_heads, config.num_kv_heads, config.num_kv_heads]
     query, keys, values = whole.view(CONTEXT, -1, config.head_dim).split(sizes, 1)
     cache = PagedCache(*(_pages(x, order) for x in (keys, values)))
-    prompt_attention.calls = chosen if by == "chosen" else FlashCalls()
-    found = prompt_attention.attend(layout, cache)
+    prompt_attention.calls = FlashCalls(config.score_scale) if by == "flash" else chosen
+    heads = OPTIONS.get(by, PLAIN_HEADS)
+    found = prompt_attention.attend(layout, cache, heads)
     prompt_attention.calls = chosen
     assert found.shape == (layout.num_rows, config.q_size)
     assert torch.isfinite(found).all()
@@ -95,21 +104,27 @@ def test_attention_of_a_piece_equals_float64(prompt, piece, by):
         num_rows = stop - start
         some = sorted({*range(min(num_rows, 20)), *range(max(0, num_rows - 100), num_rows)})
         rows = torch.tensor(some, device=DEVICE)
-        wanted = _attend(query[start + rows], keys[:stop], values[:stop], start + rows)
+        wanted = _attend(query[start + rows], keys[:stop], values[:stop], start + rows, heads)
         # Three roundings to bf16, of each part and of both together.
         assert relative_error(found[first + rows].cpu(), wanted.cpu()) < 1e-2
         first += num_rows
 
 
 def _attend(
-    query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, positions: torch.Tensor
+    query: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    positions: torch.Tensor,
+    heads: HeadOptions,
 ) -> torch.Tensor:
-    """[n, num_heads · head_dim] in float64, each query over the positions up to its own."""
+    """[n, num_heads · head_dim] in float64, each query over what it sees."""
     group = query.shape[1] // keys.shape[1]
     wide_keys, wide_values = (x.double().repeat_interleave(group, 1) for x in (keys, values))
     scores = torch.einsum("nhd,mhd->hnm", query.double(), wide_keys) * query.shape[2] ** -0.5
-    is_future = torch.arange(len(keys), device=DEVICE) > positions[:, None]
-    weights = scores.masked_fill(is_future, -torch.inf).softmax(-1)
+    scores = softcap(scores, heads.softcap)
+    ages = positions[:, None] - torch.arange(len(keys), device=DEVICE)
+    is_hidden = (ages < 0) | (ages >= (heads.window or len(keys)))
+    weights = scores.masked_fill(is_hidden, -torch.inf).softmax(-1)
     return torch.einsum("hnm,mhd->nhd", weights, wide_values).flatten(1)
 
 
@@ -131,5 +146,5 @@ def test_a_long_prompt_in_pieces_equals_the_reference():
     ids = random_ids(config, 2900)
     table = np.random.default_rng(2).permutation(256)[: -(-len(ids) // BLOCK)].astype(np.int32)
     logits = DirectEngine(engine).prefill(ids, table, (1024, 2048))
-    right = llama_logits(config, tensors, torch.from_numpy(ids).long())[-1]
+    right = reference_logits(config, tensors, torch.from_numpy(ids).long())[-1]
     assert relative_error(logits, right) < 5e-2

@@ -26,7 +26,7 @@ CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 CONTEXT = 256
 #: Of an answer that the machine was not too busy for: the best of so many tries.
 MAX_ANSWER_S = 0.05
-NUM_TRIES = 4
+NUM_TRIES = 30
 MESSAGES = '"messages":[{"role":"user","content":"hi"}]'
 NUMBERS = ("0", "-1", str(2**31), str(2**63), "1000000", "1e400", "NaN", "Infinity", "true", '"5"')
 INTEGERS = ("max_tokens", "max_completion_tokens", "min_tokens", "n", "priority", "seed", "top_k")

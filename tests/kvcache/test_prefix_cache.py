@@ -101,3 +101,15 @@ def test_whatever_is_found_holds_those_very_tokens(steps: list[tuple[list[int], 
         pool.free(row)
     assert pool.num_free == 12
     assert len(cache) == pool.num_kept
+
+
+def test_nothing_is_entered_behind_blocks_that_are_not_the_rows_unless_they_are_known() -> None:
+    pool = BlockPool(8, SIZE)
+    cache = PrefixCache(pool)
+    row = pool.allocate(3)
+    text = ids(1, 2, 3, 4, 5, 6)
+    cache.promise(text, row, writer=7, num_foreign=1)
+    assert blocks_of(cache, text) == []
+    cache.promise(text[:8], row, writer=7)
+    cache.promise(text, row, writer=7, num_foreign=1)
+    assert [block for block, _ in blocks_of(cache, text)] == row

@@ -162,6 +162,12 @@ def test_usage_errors_exit_2_and_name_the_culprit(
     assert word in capsys.readouterr().err
 
 
+def test_an_error_cannot_steer_the_terminal() -> None:
+    error = BadModelFile("a\x1b[2J key", field="\x9b31m", remedy="one\ntwo")
+    lines = render_error(error).splitlines()
+    assert lines == [r"error: a\x1b[2J key", r"  field: \x9b31m", "  remedy: one", "two"]
+
+
 def test_an_error_is_what_value_limit_remedy() -> None:
     error = ConfigError("x is too large", value=5, limit=3, remedy="Lower it", param="x")
     assert render_error(error).splitlines() == [

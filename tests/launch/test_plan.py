@@ -130,6 +130,20 @@ def test_a_cache_smaller_than_one_sequence_is_refused() -> None:
         plan_of(model=real_model(2048), num_kv_blocks=127)
 
 
+def test_a_model_with_a_window_needs_no_more_than_that_and_a_piece() -> None:
+    model = real_model(2048)
+    windows = msgspec.structs.replace(model.config, layer_windows=[128] * 32)
+    windowed = msgspec.structs.replace(model, config=windows)
+    most = 128 // 16 + 64 // 16 + 2
+    assert plan_of(model=windowed, num_kv_blocks=most).num_kv_blocks == most
+    with pytest.raises(ConfigError, match="--num-kv-blocks"):
+        plan_of(model=windowed, num_kv_blocks=most - 1)
+    assert plan_of(model=windowed, max_num_seqs=8).num_kv_blocks == 8 * most
+    mixed = msgspec.structs.replace(windows, layer_windows=[128] * 31 + [0])
+    with pytest.raises(ConfigError, match="--num-kv-blocks"):
+        plan_of(model=msgspec.structs.replace(model, config=mixed), num_kv_blocks=127)
+
+
 def test_nothing_is_left_open_in_the_resolved_configuration() -> None:
     config = plan_of(2).config
     assert config.pools.spin_us == 0

@@ -51,7 +51,11 @@ def test_linear_equals_the_float64_product(dtype, num_outputs, depth):
 @pytest.mark.usefixtures("kernels")
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("num_outputs", [16, 40, 7])
-def test_swiglu_equals_the_reference(dtype, num_outputs):
+@pytest.mark.parametrize(
+    ("epilogue", "gated"),
+    [(Epilogue.SWIGLU, reference.swiglu), (Epilogue.GEGLU, reference.geglu)],
+)
+def test_gates_equal_the_reference(epilogue, gated, num_outputs, dtype):
     pool = ComputePool(2)
     gate, up = randn(num_outputs, 48).to(dtype), randn(num_outputs, 48, seed=1).to(dtype)
     biases = randn(num_outputs, seed=2), randn(num_outputs, seed=3)
@@ -62,13 +66,36 @@ def test_swiglu_equals_the_reference(dtype, num_outputs):
         PackedMatrix(pool, gate, up),
         torch.empty(14, num_outputs),
         bias=panel_bias(*biases),
-        epilogue=Epilogue.SWIGLU,
+        epilogue=epilogue,
     )
-    expected = reference.swiglu(
+    expected = gated(
         x.double() @ gate.double().T + biases[0], x.double() @ up.double().T + biases[1]
     )
     assert relative_error(found, expected) < 2e-6
     pool.close()
+
+
+def capped(values: torch.Tensor, cap: float) -> torch.Tensor:
+    pool = ComputePool(1)
+    one = PackedMatrix(pool, torch.ones(1, 1))
+    found = linear(pool, values.view(-1, 1), one, torch.empty(len(values), 1), softcap=cap)
+    pool.close()
+    return found[:, 0]
+
+
+@pytest.mark.usefixtures("kernels")
+def test_the_cap_equals_the_reference_at_every_size():
+    values = torch.logspace(-6, 3, 500)
+    values = torch.cat([values, -values])
+    expected = reference.softcap(values.double(), 5.0)
+    assert bool(((capped(values, 5.0) - expected).abs() <= 5e-7 * expected.abs()).all())
+
+
+@pytest.mark.usefixtures("kernels")
+def test_the_cap_bounds_infinity_and_keeps_what_is_no_number():
+    found = capped(torch.tensor([torch.inf, -torch.inf, 3e38, 0.0, torch.nan]), 2.0)
+    assert found[:4].tolist() == [2.0, -2.0, 2.0, 0.0]
+    assert bool(found[4].isnan())
 
 
 @pytest.mark.usefixtures("kernels")
@@ -102,13 +129,12 @@ def test_linear_writes_only_its_own_columns_of_strided_rows():
 
 
 @pytest.mark.usefixtures("kernels")
-def test_not_a_number_in_the_input_reaches_the_output():
+@pytest.mark.parametrize("epilogue", [Epilogue.SWIGLU, Epilogue.GEGLU])
+def test_not_a_number_in_the_input_reaches_the_output(epilogue):
     pool = ComputePool(1)
     x = torch.tensor([[float("nan")] * 16, [1.0] * 16])
     ones = torch.ones(16, 16)
-    out = linear(
-        pool, x, PackedMatrix(pool, ones, ones), torch.empty(2, 16), epilogue=Epilogue.SWIGLU
-    )
+    out = linear(pool, x, PackedMatrix(pool, ones, ones), torch.empty(2, 16), epilogue=epilogue)
     assert bool(out[0].isnan().all())
     assert bool(out[1].isfinite().all())
     pool.close()
@@ -128,7 +154,9 @@ def test_rms_norm_equals_the_reference(size):
 def test_gather_returns_the_rows_that_were_packed(dtype, pool):
     weight = randn(70, 33).to(dtype)
     ids = torch.tensor([0, 15, 16, 31, 32, 69, 5, 5], dtype=torch.int32)
-    assert torch.equal(gather(pool, PackedMatrix(pool, weight), ids), weight[ids].float())
+    matrix = PackedMatrix(pool, weight)
+    assert torch.equal(gather(pool, matrix, ids), weight[ids].float())
+    assert torch.equal(gather(pool, matrix, ids, scale=2.5), 2.5 * weight[ids].float())
 
 
 def test_arguments_that_do_not_fit_are_refused():

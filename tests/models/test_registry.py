@@ -54,25 +54,17 @@ def test_the_mock_engine_does_not_import_torch():
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_hybridgen_file_is_loaded_end_to_end(tmp_path, dtype):
-    import json
-
     import torch
-    from safetensors.torch import save_file
 
     from hybridgen.formats.inspect import inspect_model
-    from hybridgen.models.reference import llama_logits
-    from tests.models.tiny_model import (
-        prompt_logits,
-        random_ids,
-        random_tensors,
-        relative_error,
-        tiny_config,
-    )
+    from hybridgen.models.reference import reference_logits
+    from tests.models.peer_models import llama_peer
+    from tests.models.tiny_model import prompt_logits, random_ids, relative_error, tiny_config
 
     shape = tiny_config(is_embedding_tied=False)
-    tensors = {name: t.bfloat16().float() for name, t in random_tensors(shape).items()}
-    save_file(tensors, tmp_path / "model.safetensors")
-    (tmp_path / "config.json").write_text(json.dumps(_peer_config(shape)))
+    peer = llama_peer(shape)
+    peer.model.bfloat16().save_pretrained(tmp_path)
+    tensors = {name: tensor.bfloat16().float() for name, tensor in peer.tensors.items()}
     (tmp_path / "tokenizer.json").write_text(_word_tokenizer(shape.vocab_size))
     config = Config(
         model=ModelSection(model=str(tmp_path), dtype=dtype, cache_dir=str(tmp_path / "cache")),
@@ -83,32 +75,11 @@ def test_a_hybridgen_file_is_loaded_end_to_end(tmp_path, dtype):
     engine = load_engine(info, config, lambda fraction, _phase: seen.append(fraction))
     ids = random_ids(shape, 30)
     found = prompt_logits(engine, ids, np.array([3, 1], np.int32))
-    expected = llama_logits(shape, tensors, torch.from_numpy(ids).long())[-1]
+    expected = reference_logits(shape, tensors, torch.from_numpy(ids).long())[-1]
     assert relative_error(found, expected) < (1e-5 if dtype == "float32" else 5e-3)
     assert seen == sorted(seen)
     assert seen[-1] == 1.0
     engine.close()
-
-
-def _peer_config(shape: object) -> dict[str, object]:
-    return {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
-        "hidden_act": "silu",
-        "vocab_size": shape.vocab_size,
-        "num_hidden_layers": shape.num_layers,
-        "hidden_size": shape.hidden_size,
-        "intermediate_size": shape.intermediate_size,
-        "num_attention_heads": shape.num_heads,
-        "num_key_value_heads": shape.num_kv_heads,
-        "head_dim": shape.head_dim,
-        "max_position_embeddings": shape.max_position,
-        "rms_norm_eps": shape.rms_norm_eps,
-        "rope_theta": shape.rope_base,
-        "tie_word_embeddings": shape.is_embedding_tied,
-        "bos_token_id": 0,
-        "eos_token_id": 1,
-    }
 
 
 def _word_tokenizer(vocab_size: int) -> str:

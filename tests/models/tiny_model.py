@@ -8,9 +8,9 @@ import numpy as np
 import torch
 
 from hybridgen.models.compute_pool import ComputePool
-from hybridgen.models.config import ModelConfig
+from hybridgen.models.config import ModelConfig, RopeScaling
+from hybridgen.models.cpu_model import CpuModel
 from hybridgen.models.kv_cache import KvCache
-from hybridgen.models.llama import LlamaModel
 from hybridgen.models.runner import Runner
 from hybridgen.models.weights import pack_weights
 
@@ -31,19 +31,50 @@ def tiny_config(**changes: object) -> ModelConfig:
     return ModelConfig(**{**settings, **changes})
 
 
+def full_config(**changes: object) -> ModelConfig:
+    """Every option of the block at once, experts apart."""
+    return tiny_config(
+        **{
+            "num_layers": 3,
+            "rope_base": 1e6,
+            "rope_scaling": RopeScaling(type="linear", factor=2.0),
+            "rotary_dim": 16,
+            "local_rope_base": 1e4,
+            "layer_windows": [24, 0, 40],
+            "norm_offset": 1.0,
+            "has_qk_norm": True,
+            "has_post_norms": True,
+            "embedding_scale": 2.5,
+            "attention_scale": 0.4,
+            "attention_softcap": 2.0,
+            "logit_softcap": 20.0,
+            "has_qkv_bias": True,
+            "has_output_bias": True,
+            "has_mlp_bias": True,
+            "activation": "gelu_tanh",
+            **changes,
+        }
+    )
+
+
 def random_tensors(config: ModelConfig, seed: int = 0) -> dict[str, torch.Tensor]:
     """Weights that keep activations near 1; norms and biases are not trivial."""
     generator = torch.Generator().manual_seed(seed)
-    tensors = {}
-    for name, shape in config.weight_shapes().items():
-        values = torch.randn(shape, generator=generator)
-        if "norm" in name:
-            tensors[name] = 1 + 0.2 * values
-        elif name.endswith("bias"):
-            tensors[name] = 0.5 * values
-        else:
-            tensors[name] = values if "embed" in name else values * shape[-1] ** -0.5
-    return tensors
+    return {
+        name: random_weight(name, shape, generator, config.norm_offset)
+        for name, shape in config.weight_shapes().items()
+    }
+
+
+def random_weight(
+    name: str, shape: tuple[int, ...], generator: torch.Generator, norm_offset: float
+) -> torch.Tensor:
+    values = torch.randn(shape, generator=generator)
+    if "norm" in name:
+        return 1 - norm_offset + 0.2 * values
+    if name.endswith("bias"):
+        return 0.5 * values
+    return values if "embed" in name else values * shape[-1] ** -0.5
 
 
 def tiny_runner(
@@ -53,10 +84,10 @@ def tiny_runner(
     dtype: torch.dtype = torch.float32,
     num_blocks: int = 40,
     max_rows: int = 64,
-    num_threads: int = 2,
+    num_threads: int = 1,
 ) -> Runner:
     pool = ComputePool(num_threads)
-    model = LlamaModel(
+    model = CpuModel(
         config,
         pack_weights(pool, config, tensors, dtype),
         KvCache(config, num_blocks, dtype),

@@ -37,6 +37,7 @@ def sampling_params(draw):
         include_stop_str_in_output=draw(st.booleans()),
         skip_special_tokens=draw(st.booleans()),
         keep_tool_marks=draw(st.booleans()),
+        keep_reasoning_marks=draw(st.booleans()),
         logprobs=draw(st.none() | st.integers(0, 20)),
     )
 

@@ -95,7 +95,7 @@ def test_lookahead_blocks_are_granted_at_join_and_on_starving() -> None:
     stage.submit()
     row = stage.run(10)
     assert stage.scheduler.health().num_free_blocks == 32 - 3
-    stage.fact(StepReport(step=2, starving=[row]))
+    stage.starve(row)
     (grant,) = stage.pop(GrantBlocks)
     assert (grant.first, len(grant.blocks)) == (3, 2)
 
@@ -106,11 +106,11 @@ def test_the_lowest_priority_then_the_youngest_is_preempted_and_rejoins_with_its
     for priority in (0, 1):
         stage.submit(priority=priority)
         rows.append(stage.run(10))
-        stage.fact(StepReport(step=2, starving=[rows[-1]]))
+        stage.starve(rows[-1])
     low, high = rows
     stage.pop(GrantBlocks)
     stage.sampled(low, 30)
-    stage.fact(StepReport(step=3, starving=[high]))  # 5 + 4 blocks are out, none is free
+    stage.starve(high)  # 5 + 4 blocks are out, none is free
     assert stage.pop(RetireSlot) == [RetireSlot(*_key(low))]
     assert stage.pop(GrantBlocks) == []
     stage.fact(StepReport(step=4, retired=[low]))

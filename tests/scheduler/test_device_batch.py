@@ -10,6 +10,7 @@ import pytest
 
 from hybridgen.errors import InternalError
 from hybridgen.ipc.sampled_ring import RowFlag
+from hybridgen.kvcache.kv_window import KvWindow
 from hybridgen.messages import (
     ErrorInfo,
     GrantBlocks,
@@ -38,9 +39,11 @@ class Stage:
         self,
         seed: int,
         num_ahead: int,
+        *,
         max_rows: int = 5,
         memory_faults: float = 0.0,
         sharing: float = 0.0,
+        window: int = 0,
     ) -> None:
         self.random = random.Random(seed)
         self.num_ahead = num_ahead
@@ -52,7 +55,9 @@ class Stage:
             num_lanes=2,
             num_logits_slots=2,
         )
-        self.device = SimulatedDevice(self.batch.layout, NUM_BLOCKS)
+        self.window = KvWindow(window, BLOCK_SIZE, piece_tokens=4)
+        self.device = SimulatedDevice(self.batch.layout, NUM_BLOCKS, window)
+        self.num_freed: collections.Counter[tuple[int, int]] = collections.Counter()
         self.free = list(range(NUM_BLOCKS))
         self.held: dict[tuple[int, int], list[int]] = {}  # blocks of each row not reported off
         self.holders: collections.Counter[int] = collections.Counter()  # by block
@@ -68,10 +73,10 @@ class Stage:
 
     def join(self) -> None:
         free_slots = set(range(self.max_rows)) - {slot for slot, _ in self.held}
-        num_prompt = self.random.randint(1, 20)
+        num_prompt = self.random.randint(1, 34 if self.window.num_tokens else 20)
         begin = self.beginning()
         num_prompt = max(num_prompt, len(begin) * BLOCK_SIZE + 1)
-        num_blocks = -(-num_prompt // BLOCK_SIZE) - len(begin)
+        num_blocks = self.window.row_blocks(num_prompt) - len(begin)
         if not free_slots or num_blocks > len(self.free):
             return
         self.epoch += 1
@@ -127,6 +132,16 @@ class Stage:
         if blocks:
             self.batch.grant(GrantBlocks(*key, first, blocks))
 
+    def slide(self, key: tuple[int, int], num_computed: int) -> None:
+        """Give away what the row does not read any more, at once."""
+        if key in self.held and key not in self.retiring:
+            first = self.window.first_kept(num_computed)
+            self.give_back(self.held[key][self.num_freed[key] : first])
+            self.num_freed[key] = max(first, self.num_freed[key])
+
+    def drop(self, key: tuple[int, int]) -> None:
+        self.give_back(self.held.pop(key)[self.num_freed.pop(key, 0) :])
+
     def retire(self) -> None:
         keys = [key for key in self.held if key not in self.retiring]
         if keys:
@@ -175,13 +190,18 @@ class Stage:
         if report is None:
             return
         for progress in report.advanced:
-            self.num_reported[progress.slot, progress.epoch] = progress.num_tokens
+            key = (progress.slot, progress.epoch)
+            self.num_reported[key] = progress.num_tokens
+            self.slide(key, progress.num_tokens)
+            self.grant(key)
         for event in report.prefilled:
             text = self.device.texts[event.slot, event.epoch]
             self.num_reported[text.key] = text.num_prompt
-        for event in report.starving:
+        for progress in report.starving:
+            key = (progress.slot, progress.epoch)
+            self.slide(key, progress.num_tokens)
             if self.random.random() < 0.4:  # else too late: the row is held out
-                self.grant((event.slot, event.epoch))
+                self.grant(key)
         for event in (*report.finished, *report.retired):
             self.off((event.slot, event.epoch))
         for event in report.overflowed:
@@ -191,7 +211,7 @@ class Stage:
         if key in self.retiring or key not in self.held:  # confirmed for itself
             return
         self.num_overflowed += 1
-        self.give_back(self.held.pop(key))
+        self.drop(key)
         self.device.writers.pop(key, None)
         self.held[key] = self.take(-(-len(self.device.texts[key].ids) // BLOCK_SIZE))
         self.batch.join(self.order(key))
@@ -199,7 +219,7 @@ class Stage:
     def off(self, key: tuple[int, int]) -> None:
         self.retiring.discard(key)
         if key in self.held:
-            self.give_back(self.held.pop(key))
+            self.drop(key)
             self.done.append(self.device.texts[key])
 
     def turn(self, can_join: bool = True) -> None:
@@ -232,6 +252,24 @@ def test_every_row_sees_its_own_text_whatever_the_order_of_events(seed, num_ahea
     whole = [text for text in stage.done if len(text.ids) == text.num_final]
     assert len(whole) > 10
     assert (stage.num_shared > 0) is (sharing > 0)
+
+
+@pytest.mark.parametrize("num_ahead", [1, 2, 3])
+@pytest.mark.parametrize("seed", range(12))
+def test_blocks_out_of_the_window_are_given_away_while_steps_and_pieces_are_in_flight(
+    seed, num_ahead
+):
+    stage = Stage(seed, num_ahead, window=6)
+    for _ in range(1500):
+        stage.turn()
+    for _ in range(5000):
+        if not stage.held:
+            break
+        stage.turn(can_join=False)
+    assert not stage.held
+    assert stage.batch.is_idle
+    assert sorted(stage.free) == list(range(NUM_BLOCKS))
+    assert len([text for text in stage.done if len(text.ids) == text.num_final]) > 10
 
 
 @pytest.mark.parametrize("num_ahead", [1, 2])
@@ -365,7 +403,7 @@ def test_a_row_without_room_waits_for_its_token_and_its_blocks():
     batch = opened(make(), join(0, 4, [5]))
     batch.take_report(1)
     assert batch.plan_step(2) is None  # position 4 has no block
-    assert report(batch).starving == [SlotEvent(0, 1)]
+    assert report(batch).starving == [RowProgress(0, 1, 4)]
     batch.grant(GrantBlocks(0, 1, 1, [6]))
     assert batch.plan_step(2) is None  # the token of position 4 is not known to the host
     answer(batch, 1, 0)
@@ -398,7 +436,7 @@ def test_answers_must_fit_the_oldest_step():
 def test_a_row_that_does_not_fit_is_refused():
     batch = make()
     with pytest.raises(InternalError, match="does not fit"):
-        batch.join(join(0, 5, [0]))
+        batch.join(join(0, 65, [0]))
     with pytest.raises(InternalError, match="gap"):
         opened(batch, join(0, 3, [0])).grant(GrantBlocks(0, 1, 2, [1]))
 

@@ -99,10 +99,10 @@ def test_an_overflow_of_a_row_that_retires_leaves_it_to_the_confirmation(
     for priority in (0, 1):
         stage.submit(priority=priority)
         rows.append(stage.run(10))
-        stage.fact(StepReport(step=2, starving=[rows[-1]]))
+        stage.starve(rows[-1])
     low, high = rows
     stage.sampled(low, 30)
-    stage.fact(StepReport(step=3, starving=[high]))
+    stage.starve(high)
     assert stage.pop(RetireSlot) == [RetireSlot(low.slot, low.epoch)]
     if is_confirmed_first:
         stage.fact(StepReport(step=4, retired=[low]))

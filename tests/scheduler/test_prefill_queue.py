@@ -9,8 +9,11 @@ from hybridgen.scheduler.device_row import MAX_CONTINUED, DeviceRow
 from hybridgen.scheduler.prefill_queue import PrefillQueue
 
 
-def make_row(slot: int, num_tokens: int, num_computed: int = 0) -> DeviceRow:
-    return DeviceRow(slot, 1, 0, num_tokens, num_computed, [])
+def make_row(
+    slot: int, num_tokens: int, num_computed: int = 0, num_covered: int | None = None
+) -> DeviceRow:
+    covered = num_tokens if num_covered is None else num_covered
+    return DeviceRow(slot, 1, 0, num_tokens, num_computed, num_computed, covered, [])
 
 
 def queue_of(*sizes: int) -> PrefillQueue:
@@ -128,3 +131,18 @@ def test_prompts_of_at_most_a_piece_come_in_order_and_whole_or_at_a_piece_half_e
         if queue.num_tokens:
             assert num_before >= 32
     assert order == list(range(len(sizes)))
+
+
+def test_a_prompt_is_given_out_as_far_as_its_blocks_go_and_then_makes_room_for_others():
+    queue = PrefillQueue()
+    row = make_row(0, 100, num_covered=32)
+    queue.add(row)
+    queue.add(make_row(1, 10))
+    assert (queue.num_tokens, take(queue, 64, max_last=0)) == (42, [(0, 0, 32)])
+    assert take(queue, 64) == [(1, 0, 10)]
+    assert (len(queue), queue.num_tokens) == (0, 0)
+    queue.cover(row, 64)
+    queue.cover(row, 100)
+    assert (len(queue), queue.num_tokens) == (1, 68)
+    assert take(queue, 68, max_last=0) == []  # it would be the prompt's last part
+    assert take(queue, 68) == [(0, 32, 100)]

@@ -120,7 +120,7 @@ def test_a_finished_row_leaves_and_the_others_keep_their_state(flags: int) -> No
 
 def test_a_row_without_room_is_held_reported_once_and_goes_on_after_a_grant() -> None:
     batch = started(make(), (0, 3, [5]))  # 4 known tokens fill the only block
-    assert report(batch).starving == [SlotEvent(0, 1)]
+    assert report(batch).starving == [RowProgress(0, 1, 3)]
     batch.row_headers()
     batch.apply([(60, 0)])  # 5 tokens known: the last has no block
     assert batch.decode_rows().num_rows == 0
@@ -146,7 +146,7 @@ def test_starving_is_reported_when_less_than_a_block_is_left_and_again_after_a_g
     for step in range(3):
         batch.row_headers()
         batch.apply([(step, 0)])
-    assert report(batch).starving == [SlotEvent(0, 1)]
+    assert report(batch).starving == [RowProgress(0, 1, 8)]
 
 
 def test_a_row_retired_in_mid_step_leaves_after_it() -> None:
@@ -212,7 +212,7 @@ def test_a_rejoin_with_other_blocks_starts_over() -> None:
 def test_a_join_that_does_not_fit_is_an_internal_error() -> None:
     batch = make(max_rows=1)
     with pytest.raises(InternalError):
-        batch.join(join(0, 9, [0, 1]))
+        batch.join(join(0, 65, [0, 1]))
     batch.join(join(0, 8, [0, 1]))
     with pytest.raises(InternalError):
         batch.join(join(1, 1, [2]))
@@ -260,3 +260,23 @@ def test_a_prompt_is_computed_from_where_the_cache_ends_and_its_progress_is_told
     prefill_all(batch)
     found = report(batch)
     assert (found.advanced, found.prefilled) == ([], [SlotEvent(0, 1)])
+
+
+def test_a_prompt_goes_as_far_as_its_blocks_and_on_after_a_grant() -> None:
+    batch = make()
+    batch.join(join(0, 11, [0]))
+    assert _spans(batch) == [(0, 4)]
+    assert report(batch).advanced == [RowProgress(0, 1, 4)]
+    assert batch.row_headers() == []
+    assert batch.is_idle
+    batch.grant(GrantBlocks(0, 1, 1, [7, 8]))
+    assert _spans(batch) == [(4, 11)]
+    assert len(batch.row_headers()) == 1
+
+
+def _spans(batch: StepBatch) -> list[tuple[int, int]]:
+    spans = []
+    while (chunk := batch.next_prefill()) is not None:
+        spans.append((chunk.start, chunk.stop))
+        batch.prefill_done(chunk)
+    return spans

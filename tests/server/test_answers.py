@@ -131,7 +131,8 @@ def test_as_cached_counts_what_all_choices_of_a_prompt_found() -> None:
         for of_prompt in found
         for count in of_prompt
     ]
-    assert Usage.of(outputs, 3).prompt_tokens_details.cached_tokens == 0 + 2
+    usage = Usage.of(outputs, generation(CHAT, n=3), VOCABULARY)
+    assert usage.prompt_tokens_details.cached_tokens == 0 + 2
 
 
 def test_an_echo_puts_the_prompt_before_each_text() -> None:

@@ -9,7 +9,7 @@ import pytest
 from hybridgen.client.chunk import StreamChunk
 from hybridgen.errors import Cancelled, DeadlineExceeded
 from hybridgen.request import ChatMessage, ChatPrompt, IdsPrompt, SamplingParams, TextPrompt
-from hybridgen.server.answers import AnswerHead, Usage, whole_answer
+from hybridgen.server.answers import AnswerHead, whole_answer
 from hybridgen.server.events import DONE, EventEncoder, error_event
 from hybridgen.server.generation import Generation
 from tests.server.vocabulary import CHUNKS, HELLO, TEXT, VOCABULARY, output
@@ -70,7 +70,7 @@ def test_a_chat_streams_its_role_then_its_text_then_why_it_ended() -> None:
 def test_the_clients_own_models_read_a_chat_stream() -> None:
     chat = pytest.importorskip("openai.types.chat")
     events = encoder(n=2, includes_usage=True)
-    frames = [*stream(events, 0), *stream(events, 1), events.usage(Usage.of([output()] * 2, 2))]
+    frames = [*stream(events, 0), *stream(events, 1), events.usage([output()] * 2)]
     told = [
         chat.ChatCompletionChunk.model_validate(payload, strict=True)
         for payload in payloads(*frames)
@@ -118,7 +118,7 @@ def test_usage_is_null_in_every_chunk_when_it_comes_at_the_end() -> None:
     events = payloads(*stream(encoder(includes_usage=True)))
     assert all(event["usage"] is None for event in events)
     assert all("usage" not in event for event in payloads(*stream(encoder())))
-    (last,) = payloads(encoder(includes_usage=True).usage(Usage.of([output()], 1)))
+    (last,) = payloads(encoder(includes_usage=True).usage([output()]))
     assert last["usage"] == {
         "prompt_tokens": 7,
         "completion_tokens": 5,

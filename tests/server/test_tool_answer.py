@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from hybridgen.client.chunk import StreamChunk
 from hybridgen.request import RequestOutput, TokenLogprob
 from hybridgen.server import conversation
+from hybridgen.server.answer_reader import SLICE_CHARS, read_answer
 from hybridgen.server.answers import AnswerHead, whole_answer
 from hybridgen.server.events import EventEncoder
-from hybridgen.server.tool_answer import SLICE_CHARS, ToolAnswer, new_call_id, read_answer
+from hybridgen.server.tool_answer import ToolAnswer, new_call_id
 from hybridgen.server.tool_use import ToolUse
 from hybridgen.text.tool_calls.call_format import CallFormat
 from hybridgen.text.tool_calls.hermes import HERMES
@@ -47,7 +48,7 @@ def tools_of(**keys: Any) -> ToolUse:
 
 
 def read(text: str, use: ToolUse, reason: str, **options: Any) -> Any:
-    return asyncio.run(read_answer(ToolAnswer(use, **options), text, reason))
+    return asyncio.run(read_answer(ToolAnswer(use, **options), text, reason))[:3]
 
 
 def collected(deltas: list[Any]) -> dict[str, Any]:

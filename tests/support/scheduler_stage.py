@@ -15,6 +15,7 @@ from hybridgen.messages import (
     JoinBatch,
     PromptEncoded,
     RequestFinished,
+    RowProgress,
     SlotEvent,
     StepReport,
     SubmitRequest,
@@ -33,7 +34,7 @@ Kind = TypeVar("Kind")
 
 
 class SchedulerStage:
-    """16-token blocks, 128 tokens of context."""
+    """16-token blocks, pieces of 64 tokens."""
 
     def __init__(
         self,
@@ -45,21 +46,24 @@ class SchedulerStage:
         has_workers: bool = True,
         has_tokens: bool = False,
         least_shared_tokens: int = 1,
+        max_model_len: int = 128,
+        kept_window: int = 0,
         **limits: Any,
     ) -> None:
         self.clock = FakeClock()
-        self.table = SlotTable.in_memory(num_slots, 128)
+        self.table = SlotTable.in_memory(num_slots, max_model_len)
         self.limits = SchedulerSection(**limits)
         self.num_blocks = num_blocks
         self.shape = TreeShape(
             num_tokenizers=num_tokenizers,
             num_detokenizers=num_detokenizers,
             vocab_size=100,
-            max_model_len=128,
+            max_model_len=max_model_len,
+            kept_window=kept_window,
             incarnation=1,
             least_shared_tokens=least_shared_tokens,
         )
-        self.tokens = TokenStore.in_memory(num_slots, 128) if has_tokens else None
+        self.tokens = TokenStore.in_memory(num_slots, max_model_len) if has_tokens else None
         self.sent: list[Addressed] = []
         self._names = itertools.count(1)
         self.restart()
@@ -178,6 +182,11 @@ class SchedulerStage:
         row = SlotEvent(join.slot, join.epoch)
         self.fact(StepReport(step=1, prefilled=[row]))
         return row
+
+    def starve(self, row: SlotEvent, num_tokens: int = 40) -> None:
+        """The row has less than one block of room behind so many tokens."""
+        progress = RowProgress(row.slot, row.epoch, num_tokens)
+        self.fact(StepReport(step=2, starving=[progress]))
 
     def serve_one(self) -> None:
         """Whatever was asked for gets one token and is over."""

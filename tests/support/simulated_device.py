@@ -54,7 +54,8 @@ class Text:
 class SimulatedDevice:
     """Decode queue, prefill queue, state, blocks."""
 
-    def __init__(self, layout: StateLayout, num_blocks: int) -> None:
+    def __init__(self, layout: StateLayout, num_blocks: int, window: int = 0) -> None:
+        self.window = window  # positions that attention sees; 0: all
         self.layout = layout
         self.state = np.full(layout.num_items, -7, np.int32)
         self.state[: layout.max_rows] = -1
@@ -124,8 +125,9 @@ class SimulatedDevice:
         return self._read(key, table, position + 1)
 
     def _read(self, key: tuple[int, int], table: np.ndarray, num_tokens: int) -> list[int]:
-        ids = []
-        for position in range(num_tokens):
+        first = max(0, num_tokens - self.window) if self.window else 0
+        ids = self.texts[key].ids[:first]
+        for position in range(first, num_tokens):
             cell = self.blocks[table[position // BLOCK_SIZE]][position % BLOCK_SIZE]
             assert cell is not None
             writer = self.writer(key, position // BLOCK_SIZE)

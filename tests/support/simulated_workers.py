@@ -21,9 +21,11 @@ from hybridgen.ipc.slot_table import (
     unpack_finish,
 )
 from hybridgen.ipc.token_store import TokenStore
+from hybridgen.kvcache.kv_window import KvWindow
 from hybridgen.messages import (
     UNASKED,
     AttachWorker,
+    BatchRow,
     CloseText,
     EncodeProbe,
     EncodePrompt,
@@ -128,8 +130,11 @@ class SimulatedGpu(SimulatedWorker):
         block_size: int,
         max_rows: int,
         prefill_chunk: int,
+        kept_window: int = 0,
     ) -> None:
         self.num_blocks = num_blocks
+        self.window = KvWindow(kept_window, block_size, prefill_chunk)
+        self.most_held = 0  # blocks of one row, at any time
         self.block_size = block_size
         self.batch = StepBatch(
             max_rows, block_size, prefill_chunk, table.max_model_len, num_lanes=3
@@ -195,24 +200,36 @@ class SimulatedGpu(SimulatedWorker):
         assert order.num_cached == num_shared * self.block_size < order.num_tokens
         self.num_cached_tokens += order.num_cached
         ids = self.store.read(order.slot, 0, order.num_cached)
-        for position in range(order.num_cached):
+        for position in self._positions_read(order.num_cached):
             held = self.kv.get(self._place(position, order.blocks))
             assert held == (ids[position], _digest(ids[: position + 1])), "shared too early"
         for row in self.batch.rows():
             if row.slot != order.slot:
                 own = set(order.blocks[num_shared:])
-                assert not own & set(row.blocks), "a block with two owners"
+                assert not own & set(self._held(row)), "a block with two owners"
+
+    def _positions_read(self, position: int) -> range:
+        """Positions before this one that its attention reads."""
+        size = self.window.num_tokens
+        return range(max(0, position - size + 1) if size else 0, position)
+
+    def _held(self, row: BatchRow) -> list[int]:
+        """Blocks that nobody else may write."""
+        held = row.blocks[self.window.first_kept(row.num_computed) :]
+        self.most_held = max(self.most_held, len(held))
+        return held
 
     def _check_sole(self, block: int) -> None:
-        holders = [row for row in self.batch.rows() if block in row.blocks]
+        holders = [row for row in self.batch.rows() if block in self._held(row)]
         assert len(holders) == 1, "a row writes into a block that others hold"
 
     def _compute(self, ids: list[int], blocks: Any) -> None:
         position = len(ids) - 1
         self._check_sole(int(blocks[position // self.block_size]))
-        if position:
-            before = self.kv.get(self._place(position - 1, blocks))
-            assert before == (ids[-2], _digest(ids[:-1])), "KV of the context is not there"
+        read = self._positions_read(position) if self.window.num_tokens else range(position)[-1:]
+        for before in read:
+            held = self.kv.get(self._place(before, blocks))
+            assert held == (ids[before], _digest(ids[: before + 1])), "KV of the context is gone"
         self.kv[self._place(position, blocks)] = (ids[-1], _digest(ids))
 
     def _place(self, position: int, blocks: Any) -> int:

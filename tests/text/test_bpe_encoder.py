@@ -49,7 +49,7 @@ def test_reference_prompts_give_the_reference_ids(
 
 @pytest.fixture(scope="session")
 def reference(smollm2_spec: TokenizerSpec) -> ReferenceBpe:
-    return ReferenceBpe(smollm2_spec, has_single_digits=True)
+    return ReferenceBpe(smollm2_spec)
 
 
 @given(TEXTS)
@@ -209,3 +209,15 @@ def test_word_piece_is_refused_by_name(tmp_path: Path) -> None:
     path.write_text(json.dumps({"model": {"vocab": {"a": 0}}, "decoder": {"type": "WordPiece"}}))
     with pytest.raises(UnsupportedModel, match="WordPiece"):
         build_tokenizer(TokenizerSpec(kind="bpe", source_file=str(path)))
+
+
+def test_a_panic_of_the_library_is_a_damaged_file(tmp_path: Path) -> None:
+    model = models.BPE({"a": 0, "b": 1, "ab": 2}, [("a", "b")])
+    damaged = json.loads(tokenizers.Tokenizer(model).to_str())
+    damaged["decoder"] = {"type": "ByteLevel"}
+    damaged["model"]["continuing_subword_prefix"] = "longer than any token"
+    path = tmp_path / "tokenizer.json"
+    path.write_text(json.dumps(damaged))
+    with pytest.raises(BadModelFile, match="damaged") as caught:
+        build_tokenizer(TokenizerSpec(kind="bpe", vocab_size=3, source_file=str(path)))
+    assert caught.value.fields["field"] == "tokenizer"

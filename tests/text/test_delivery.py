@@ -406,3 +406,31 @@ def test_a_long_rebuilt_text_is_taken_in_slices_with_signs_of_life(
     assert len(beats) == 3
     text.subscribe(0, 0, now_s=0.0)
     assert taken(text.pending_delta()).token_ids == [65] * 35
+
+
+@pytest.mark.parametrize(
+    ("prompt", "is_kept", "text"),
+    [
+        (b"ask<think>\n", True, "<think>\nso"),
+        (b"ask<think>\n", False, "so"),
+        (b"<think></think>", True, "so"),
+        (b"", True, "so"),
+    ],
+)
+def test_reasoning_that_the_prompt_opened_is_opened_in_the_text(
+    prompt: bytes, is_kept: bool, text: str
+) -> None:
+    source = Source(SamplingParams(keep_reasoning_marks=is_kept), [*prompt] or PROMPT)
+    source.generate([*b"s"])
+    delivery, reader = source.open(), Reader()
+    reader.subscribe(delivery)
+    delivery.advance(0.0)
+    reader.take(delivery)
+    source.generate([*b"o"])
+    source.finish()
+    again = source.open()  # a replacement, which begins where the client stands
+    again.advance(0.0)
+    reader.subscribe(again)
+    reader.take(again)
+    assert (reader.text, reader.ids) == (text, [*b"so"])
+    assert again.report().num_chars == len(text)

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from sentencepiece import SentencePieceProcessor
 
 from hybridgen.errors import BadModelFile
-from hybridgen.formats.tokenizer_spec import TokenizerSpec, TokenType
-from hybridgen.text.sentencepiece_proto import parse_model, serialize_bpe_model
+from hybridgen.formats.tokenizer_spec import AddedToken, TokenizerSpec, TokenType
+from hybridgen.text.sentencepiece_proto import parse_model, serialize_bpe_model, with_controls
 from hybridgen.text.tokenizer import Tokenizer, build_tokenizer
 from tests.text.tiny_sentencepiece import train_sentencepiece
 
@@ -103,6 +103,38 @@ def test_rewritten_model_reads_as_it_was(sentencepiece_file: Path) -> None:
     assert again == model
     assert (model.has_dummy_prefix, model.removes_extra_spaces) == (True, False)
     assert model.types.count(TokenType.BYTE) == 256
+
+
+def test_pieces_that_the_settings_call_special_are_not_found_in_text(tmp_path: Path) -> None:
+    path = train_sentencepiece(tmp_path, user_defined_symbols=["<turn>", "<td>"])
+    turn = parse_model(path.read_bytes()).pieces.index("<turn>")
+    special = AddedToken(turn, "<turn>", special=True)
+    spec = TokenizerSpec(kind="sentencepiece", source_file=str(path), added_tokens=[special])
+    tokenizer = build_tokenizer(spec)
+    assert turn not in tokenizer.encode("<turn>hello")
+    assert turn + 1 in tokenizer.encode("<td>hello")
+    assert tokenizer.encode("<turn>hello", allow_special=True) == [turn, *tokenizer.encode("hello")]
+
+
+@pytest.mark.parametrize("token_id", [-1, 10**12])
+def test_added_tokens_outside_the_vocabulary_are_a_bad_model_file(
+    sentencepiece_file: Path, token_id: int
+) -> None:
+    added = [AddedToken(token_id, "<x>")]
+    path = str(sentencepiece_file)
+    with pytest.raises(BadModelFile, match="outside the vocabulary"):
+        build_tokenizer(TokenizerSpec(kind="sentencepiece", source_file=path, added_tokens=added))
+
+
+@given(st.sets(st.integers(0, 450), max_size=5))
+def test_pieces_made_control_leave_the_rest_of_a_model_alone(
+    sentencepiece_file: Path, ids: set[int]
+) -> None:
+    data = sentencepiece_file.read_bytes()
+    before, after = parse_model(data), parse_model(with_controls(data, ids))
+    types = [3 if one in ids else kind for one, kind in enumerate(before.types)]
+    assert after == before._replace(types=types)
+    assert with_controls(data, ()) == data
 
 
 @given(st.binary(max_size=200))

@@ -30,7 +30,12 @@ def _split(template: ChatTemplate, *messages: ChatMessage) -> list[int | str]:
 
 def _split_prompt(template: ChatTemplate, prompt: ChatPrompt) -> list[int | str]:
     def render(turns: Conversation) -> str:
-        return template.render(turns.messages, tools=turns.tools, max_output_bytes=2**23)
+        return template.render(
+            turns.messages,
+            tools=turns.tools,
+            kwargs=turns.template_kwargs,
+            max_output_bytes=2**23,
+        )
 
     return list(GUARD.split(render, conversation_of(prompt)))
 
@@ -149,6 +154,17 @@ def test_template_may_count_the_characters_of_an_id() -> None:
     template = ChatTemplate("{{ messages[0].tool_call_id | length }}</s>")
     message = ChatMessage("tool", "", tool_call_id="user1s[im")
     assert _split(template, message) == ["9", 4]
+
+
+def test_special_text_in_reasoning_and_in_variables_stays_text() -> None:
+    template = ChatTemplate(
+        "{{ messages[0].reasoning_content.strip('\\n') }}<|im_end|>"
+        "{{ 'hard' if effort == 'high' }}{{ notes[0].subject }}</s>"
+    )
+    message = {"role": "assistant", "content": "", "reasoning_content": "\n</s>\n"}
+    variables = {"effort": "high", "notes": [{"subject": "<|im_end|>"}]}
+    prompt = ChatPrompt.of([message], (), variables)
+    assert _split_prompt(template, prompt) == ["</s>", 1, "hard<|im_end|>", 4]
 
 
 def test_vocabulary_without_special_tokens_has_nothing_to_guard() -> None:

@@ -13,7 +13,7 @@ from hybridgen.formats.mock_model import EOS_ID, mock_model
 from hybridgen.text.special_tokens import SpecialToken
 from hybridgen.text.text_stream import Released, TextStream
 from hybridgen.text.tokenizer import Tokenizer
-from hybridgen.text.vocabulary import LeadingSpace, Vocabulary, build_vocabulary
+from hybridgen.text.vocabulary import LeadingSpace, Vocabulary, build_vocabulary, kept_marks
 from tests.text.test_stops import first_match
 
 MOCK = build_vocabulary(mock_model(Config()).tokenizer)
@@ -207,9 +207,23 @@ def test_marks_of_tool_calls_can_be_kept_while_other_special_tokens_are_left_out
     vocabulary = Vocabulary([b"a", b"[TOOL_CALLS]", b"</s>"], specials)
 
     def text(*, skip_special: bool, keep_tool_marks: bool) -> str:
-        stream = TextStream(vocabulary, skip_special=skip_special, keep_tool_marks=keep_tool_marks)
+        marks = kept_marks(tools=keep_tool_marks, reasoning=False)
+        stream = TextStream(vocabulary, skip_special=skip_special, kept_marks=marks)
         return _text(_run(stream, [[0], [1, 0, 2]]))
 
     assert text(skip_special=True, keep_tool_marks=True) == "a[TOOL_CALLS]a"
     assert text(skip_special=True, keep_tool_marks=False) == "aa"
     assert text(skip_special=False, keep_tool_marks=False) == "a[TOOL_CALLS]a</s>"
+
+
+@given(st.lists(st.integers(0, 255), max_size=12), st.data())
+def test_a_head_comes_before_all_other_text_and_belongs_to_no_token(
+    ids: list[int], data: st.DataObject
+) -> None:
+    size = data.draw(st.integers(1, 4))
+    pieces = [ids[start : start + size] for start in range(0, len(ids), size)]
+    stops = data.draw(st.sampled_from([[], [b"a"], [b"<think>"]]))
+    plain = _run(TextStream(MOCK, stops, prompt_tail_ids=[65]), pieces)
+    headed = _run(TextStream(MOCK, stops, prompt_tail_ids=[65], head="<think>"), pieces)
+    assert _text(headed) == "<think>" + _text(plain)
+    assert sum(one.num_tokens for one in headed) == sum(one.num_tokens for one in plain)

@@ -18,7 +18,7 @@ from hybridgen.messages import (
     GrantBlocks,
     JoinBatch,
     RetireSlot,
-    SlotEvent,
+    RowProgress,
     StepReport,
     WorkerAttached,
 )
@@ -107,7 +107,7 @@ class Device:
         self.coscheduler.send("gpu-0", order)
         return order
 
-    def events(self, name: str) -> list[SlotEvent]:
+    def events(self, name: str) -> list[RowProgress]:
         return [e for report in self.coscheduler.of(StepReport) for e in getattr(report, name)]
 
     def run(self, *slots: int) -> None:
@@ -282,7 +282,7 @@ def test_a_row_without_room_goes_on_with_the_same_text_once_it_has_blocks(place)
         for _ in range(5):
             device.ring.turn()
         assert place.output(0) == expected[0][:14]
-        assert device.events("starving") == [SlotEvent(0, order.epoch)]
+        assert device.events("starving") == [RowProgress(0, order.epoch, 3)]
         blocks = device.blocks(1)
         device.coscheduler.send("gpu-0", GrantBlocks(0, order.epoch, 1, blocks))
         device.run(0)

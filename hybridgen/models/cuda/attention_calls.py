@@ -94,11 +94,13 @@ class PlainCalls:
     """Plain torch, in float32.
 
     Args:
+        scale: multiplies q · k.
         segments: see ``AttentionCalls``.
         window: likewise.
     """
 
-    def __init__(self, segments: tuple[int, ...] = (), window: int = 1) -> None:
+    def __init__(self, scale: float, segments: tuple[int, ...] = (), window: int = 1) -> None:
+        self.scale = scale
         self.segments = segments
         self.window = window
 
@@ -115,14 +117,14 @@ class PlainCalls:
             *(torch.split(x, list(lengths)) for x in (query, keys, values)), strict=True
         )
         parts = [
-            _attend_plainly(q, k.transpose(0, 1), v.transpose(0, 1), is_causal=True)
+            _attend_plainly(q, k.transpose(0, 1), v.transpose(0, 1), self.scale, is_causal=True)
             for q, k, v in sequences
         ]
         return Attended(torch.cat([p.out for p in parts]), torch.cat([p.sums for p in parts], 1))
 
     def over(self, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> Attended:
         """See ``AttentionCalls``."""
-        return _attend_plainly(query, keys, values, is_causal=False)
+        return _attend_plainly(query, keys, values, self.scale, is_causal=False)
 
     def merge(
         self, out: torch.Tensor, sums: torch.Tensor, part: torch.Tensor, part_sums: torch.Tensor
@@ -135,10 +137,17 @@ class PlainCalls:
 
 
 class FlashCalls:
-    """torch's flash kernel, for bf16 and fp16 on a device."""
+    """torch's flash kernel, for bf16 and fp16 on a device.
+
+    Args:
+        scale: multiplies q · k.
+    """
 
     segments: tuple[int, ...] = ()
     window = 1
+
+    def __init__(self, scale: float) -> None:
+        self.scale = scale
 
     def within(
         self,
@@ -149,19 +158,19 @@ class FlashCalls:
         lengths: Sequence[int],
     ) -> Attended:
         """See ``AttentionCalls``; one kernel."""
-        longest, scale = max(lengths), query.shape[-1] ** -0.5
+        longest = max(lengths)
         forward = torch.ops.aten._flash_attention_forward.default
         results = forward(
-            query, keys, values, offsets, offsets, longest, longest, 0.0, True, False, scale=scale
-        )
+            query, keys, values, offsets, offsets, longest, longest, 0.0, True, False,
+            scale=self.scale,
+        )  # fmt: skip
         return Attended(results[0], results[1])
 
     def over(self, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> Attended:
         """See ``AttentionCalls``."""
         forward = torch.ops.aten._scaled_dot_product_flash_attention.default
-        scale = query.shape[-1] ** -0.5
         wide = query[None].transpose(1, 2)
-        results = forward(wide, keys[None], values[None], 0.0, False, False, scale=scale)
+        results = forward(wide, keys[None], values[None], 0.0, False, False, scale=self.scale)
         return Attended(results[0][0].transpose(0, 1), results[1])
 
     def merge(
@@ -179,7 +188,8 @@ class CudnnCalls(FlashCalls):
     that costs little, and a long one usually has the piece to itself.
     """
 
-    def __init__(self, segments: tuple[int, ...], window: int) -> None:
+    def __init__(self, scale: float, segments: tuple[int, ...], window: int) -> None:
+        super().__init__(scale)
         self.segments = segments
         self.window = window
         self._within: set[tuple[int, int]] = set()  # number and length of sequences
@@ -241,13 +251,14 @@ class CudnnCalls(FlashCalls):
         q, k, v = (
             x.view(number, length, *x.shape[1:]).transpose(1, 2) for x in (query, keys, values)
         )
-        return _call_cudnn(q, k, v, is_causal=True)
+        return _call_cudnn(q, k, v, self.scale, is_causal=True)
 
     def over(self, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> Attended:
         """See ``AttentionCalls``."""
         if (len(query), keys.shape[1]) not in self._over:
             return super().over(query, keys, values)
-        return _call_cudnn(query[None].transpose(1, 2), keys[None], values[None], is_causal=False)
+        wide = query[None].transpose(1, 2)
+        return _call_cudnn(wide, keys[None], values[None], self.scale, is_causal=False)
 
 
 def try_cudnn(
@@ -256,15 +267,17 @@ def try_cudnn(
     equal: Sequence[tuple[int, int]],
     segments: tuple[int, ...],
     window: int,
+    *,
+    scale: float,
 ) -> FlashCalls:
     """The quickest calls that work here; the choice is logged. See ``CudnnCalls.prepare``."""
     started_s = time.monotonic()
-    calls = CudnnCalls(segments, window)
+    calls = CudnnCalls(scale, segments, window)
     try:
         calls.prepare(heads, past, equal)
     except (RuntimeError, InternalError) as error:
         logger.warning("attention of prompts: by the flash kernel; not by cuDNN's: %s", error)
-        return FlashCalls()
+        return FlashCalls(scale)
     took_s = time.monotonic() - started_s
     logger.info(
         "attention of prompts: by cuDNN for %d shapes, prepared in %.2f s, else by flash kernel",
@@ -275,26 +288,35 @@ def try_cudnn(
 
 
 def _call_cudnn(
-    query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, *, is_causal: bool
+    query: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    scale: float,
+    *,
+    is_causal: bool,
 ) -> Attended:
     """[b, heads, s, d] each; the causal mask's corner is at the first query and the first key.
 
     Sums are always asked for: with and without them would be two plans.
     """
     forward = torch.ops.aten._scaled_dot_product_cudnn_attention.default
-    scale = query.shape[-1] ** -0.5
     results = forward(query, keys, values, None, True, 0.0, is_causal, False, scale=scale)
     return Attended(results[0].transpose(1, 2).flatten(0, 1), results[1])
 
 
 def _attend_plainly(
-    query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, *, is_causal: bool
+    query: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    scale: float,
+    *,
+    is_causal: bool,
 ) -> Attended:
     """Query [n, heads, d] over keys and values [kv_heads, m, d]."""
     num_rows, num_heads, head_dim = query.shape
     num_kv_heads, num_keys, _ = keys.shape
     grouped = query.float().transpose(0, 1).reshape(num_kv_heads, -1, head_dim)
-    scores = torch.matmul(grouped, keys.float().transpose(1, 2)) * head_dim**-0.5
+    scores = torch.matmul(grouped, keys.float().transpose(1, 2)) * scale
     scores = scores.view(num_heads, num_rows, num_keys)
     if is_causal:
         seen = torch.ones(num_rows, num_keys, dtype=torch.bool, device=query.device).tril()

@@ -10,7 +10,7 @@ import torch
 
 from hybridgen.models.cuda.batch_state import BatchState
 from hybridgen.models.cuda.device_model import DeviceModel
-from hybridgen.models.cuda.layers import Layers
+from hybridgen.models.cuda.layers import Layers, feed_forward
 
 NUM_LOGITS_BUFFERS = 2
 
@@ -52,7 +52,7 @@ class Decoder:
             return torch.zeros(max_rows, size, dtype=kind, device=device)
 
         self._hidden = rows(config.hidden_size)
-        self._qkv = rows(config.q_size + 2 * config.kv_size)
+        self._qkv = rows(config.qkv_size)
         self._attended = rows(config.q_size)
         self._inner = rows(config.intermediate_size)
         self._logits = torch.zeros(
@@ -107,10 +107,9 @@ class Decoder:
         layers.embed(state.ids[:num_rows], weights.embedding, hidden)
         for layer, cache in zip(weights.layers, caches, strict=True):
             layers.project(hidden, layer.qkv, qkv)
-            layers.attend(qkv, cache, attended, positions, tables)
+            layers.attend(qkv, cache, attended, positions, tables, heads=layer.heads)
             layers.project(attended, layer.output, hidden, hidden)
-            layers.project(hidden, layer.gate_up, inner)
-            layers.project(inner, layer.down, hidden, hidden)
+            feed_forward(layers, layer.feed_forward, hidden, inner, positions)
         state.advance(num_rows)
 
     def _head(self, num_rows: int, step: int) -> None:

@@ -17,17 +17,17 @@ from hybridgen.models.cuda.decoder import Decoder
 from hybridgen.models.cuda.device_memory import device_memory
 from hybridgen.models.cuda.device_model import DeviceModel
 from hybridgen.models.cuda.hand_off import RingRegions, choose_hand_off
-from hybridgen.models.cuda.layers import Layers, Rope
+from hybridgen.models.cuda.layers import Layers
 from hybridgen.models.cuda.memory_plan import EngineShape
 from hybridgen.models.cuda.outlet import Outlet
 from hybridgen.models.cuda.prefill import Prefiller, PrefillPiece
+from hybridgen.models.cuda.rope_tables import RopeTables, rope_tables
 from hybridgen.models.cuda.state_writer import ParameterWriter, StateWriter
 from hybridgen.models.cuda.streams import is_through, make_stream
 from hybridgen.models.cuda.weights import DeviceWeights
 from hybridgen.models.device_engine import HandOff, Output, PromptChunk
 from hybridgen.models.engine import IntArray
 from hybridgen.models.kernels.paged_cache import PagedCache
-from hybridgen.models.rope import build_rope_table
 from hybridgen.scheduler.device_row import StateLayout
 
 _LINE_FLOATS = 16  # rows of the ring are whole cache lines
@@ -41,7 +41,7 @@ class CudaEngine:
         weights: on the device.
         shape: sizes; the memory plan has found room for them.
         num_blocks: KV blocks; one more is made, for rows that are in no step.
-        make_layers: operations for one stream, given the rope table and whether the stream is
+        make_layers: operations for one stream, given the rope tables and whether the stream is
             that of prefill.
         hand_off: ``auto``, ``stream`` or ``host``.
     """
@@ -52,7 +52,7 @@ class CudaEngine:
         weights: DeviceWeights,
         shape: EngineShape,
         num_blocks: int,
-        make_layers: Callable[[Rope, bool], Layers],
+        make_layers: Callable[[RopeTables, bool], Layers],
         *,
         hand_off: str = "auto",
     ) -> None:
@@ -70,19 +70,15 @@ class CudaEngine:
         prefill_stream = make_stream(device, priority=-1)
         self._row_floats = -(-config.vocab_size // _LINE_FLOATS) * _LINE_FLOATS
         self.caches = _make_caches(config, shape, num_blocks + 1, weights.embedding)
-        table = build_rope_table(config, shape.max_model_len)
-        rope = (
-            torch.from_numpy(table.cosines).to(device),
-            torch.from_numpy(table.sines).to(device),
-        )
+        ropes = rope_tables(config, shape.max_model_len, device)
         model = DeviceModel(config, weights, self.caches)
         layout = StateLayout(shape.max_rows, shape.table_width)
         self._state = BatchState(layout, num_blocks, device)
         self._writer = StateWriter(self._state.items)
         self._parameter_writer = ParameterWriter(self._state.parameters)
-        self._decoder = Decoder(model, self._state, make_layers(rope, False), self._row_floats)
+        self._decoder = Decoder(model, self._state, make_layers(ropes, False), self._row_floats)
         self._prefiller = Prefiller(
-            model, shape, make_layers(rope, True), self._row_floats, prefill_stream
+            model, shape, make_layers(ropes, True), self._row_floats, prefill_stream
         )
         torch.cuda.synchronize(device)
         self._decoder.capture(self.stream)

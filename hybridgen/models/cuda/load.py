@@ -8,21 +8,24 @@ from collections.abc import Collection
 import torch
 
 from hybridgen.config import Config
-from hybridgen.errors import ConfigError
+from hybridgen.errors import ConfigError, UnsupportedModel
 from hybridgen.formats.convert import load_weights, prepare_weights
 from hybridgen.formats.hybridgen_file import DtypeName
 from hybridgen.formats.model_info import ModelInfo
+from hybridgen.models.config import ModelConfig
 from hybridgen.models.cuda.decoder import batch_buckets
 from hybridgen.models.cuda.engine import CudaEngine
-from hybridgen.models.cuda.layers import Layers, Rope
+from hybridgen.models.cuda.engine_shape import engine_shape
+from hybridgen.models.cuda.layers import Layers
 from hybridgen.models.cuda.memory_plan import EngineShape, MemoryPlan, plan_memory
+from hybridgen.models.cuda.rope_tables import RopeTables
 from hybridgen.models.cuda.triton_layers import TritonLayers
 from hybridgen.models.cuda.weights import (
     DeviceWeights,
     load_device_weights,
     random_device_weights,
 )
-from hybridgen.models.registry import Progress, max_model_len
+from hybridgen.models.registry import Progress
 
 logger = logging.getLogger(__name__)
 
@@ -32,10 +35,8 @@ TORCH_DTYPES = {
     "float16": torch.float16,
     "auto": torch.bfloat16,
 }
-#: Tokens of one piece of prefill: enough for products at full speed.
-MAX_CHUNK = 2048
-#: Prompts of 32 tokens fill a piece with as many.
-NUM_LOGITS_SLOTS = 64
+#: What torch's attention kernels take.
+MAX_HEAD_DIM = 256
 #: Shares of a start after which the weights are prepared, and on the device.
 _PREPARED, _LOADED = 0.5, 0.9
 
@@ -57,7 +58,7 @@ def load_cuda_engine(
     Raises:
         ConfigError: there is no CUDA device.
         OutOfDeviceMemory: it does not fit; nothing was loaded.
-        ModelError: the weights cannot be used.
+        ModelError: the weights cannot be used, or the device's kernels do not take the model.
     """
     if not torch.cuda.is_available():
         raise ConfigError(
@@ -65,19 +66,20 @@ def load_cuda_engine(
             value="device cuda",
             remedy="Use --device cpu, or see that driver and device are visible here",
         )
+    check_model(info.config)
     device = torch.device("cuda", torch.cuda.current_device())
     dtype = TORCH_DTYPES[config.model.dtype]
-    shape = engine_shape(info, config, dtype)
+    shape = engine_shape(info, config)
     plan = plan_for_device(info, config, shape, device)
     weights = _load(info, config, dtype, device, on_progress, loading_cpus=loading_cpus)
     torch.cuda.empty_cache()  # what loading used beside the weights is the KV cache's now
     on_progress(_LOADED, "making graphs")
 
-    def make_layers(rope: Rope, is_prefill: bool) -> Layers:
+    def make_layers(ropes: RopeTables, is_prefill: bool) -> Layers:
         row_counts = batch_buckets(shape.max_chunk if is_prefill else shape.max_rows)
         return TritonLayers(
             info.config,
-            rope,
+            ropes,
             row_counts,
             dtype,
             is_int8=shape.is_int8,
@@ -96,18 +98,19 @@ def load_cuda_engine(
     return engine
 
 
-def engine_shape(info: ModelInfo, config: Config, dtype: torch.dtype) -> EngineShape:
-    """Sizes that the configuration asks for."""
-    context = max_model_len(info, config)
-    return EngineShape(
-        max_rows=config.scheduler.max_num_seqs,
-        max_model_len=context,
-        max_chunk=max(64, min(MAX_CHUNK, -(-context // 64) * 64)),
-        num_logits_slots=NUM_LOGITS_SLOTS,
-        block_size=config.device.block_size,
-        element_bytes=dtype.itemsize,
-        is_int8=_is_int8(config),
-    )
+def check_model(config: ModelConfig) -> None:
+    """Can the device's kernels compute it?
+
+    Raises:
+        UnsupportedModel: they cannot.
+    """
+    if config.head_dim > MAX_HEAD_DIM:
+        raise UnsupportedModel(
+            "attention heads are too large for a CUDA device",
+            value=config.head_dim,
+            limit=MAX_HEAD_DIM,
+            remedy="Use --device cpu",
+        )
 
 
 def plan_for_device(
@@ -151,6 +154,7 @@ def _load(
         stored,
         config.model.cache_dir,
         lambda share: on_progress(share * _PREPARED, "preparing weights"),
+        loading_cpus,
     )
 
     def on_loaded(share: float) -> None:

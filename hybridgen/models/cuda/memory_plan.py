@@ -6,9 +6,12 @@ import math
 from typing import NamedTuple
 
 from hybridgen.errors import OutOfDeviceMemory
+from hybridgen.kvcache.kv_window import DEVICE_PIECE_TOKENS, KvWindow
 from hybridgen.memory_amount import bytes_of
 from hybridgen.models.config import ModelConfig
+from hybridgen.models.cuda.expert_buffers import expert_buffer_bytes
 from hybridgen.models.kernels.linear_choice import MAX_DEQUANTIZED, MAX_INT8_DOT_TOKENS
+from hybridgen.models.weight_names import is_quantized
 
 #: Graphs, libraries, compiled kernels, and what the allocator cannot use.
 RESERVE_BYTES = 1 << 30
@@ -106,7 +109,8 @@ def plan_memory(
     whole = f"{_gib(total_bytes)}, {_gib(free_bytes)} free"
     limit = f"{_gib(have)} (gpu_memory {gpu_memory} of {whole})"
     fixed = weight_bytes + workspace_bytes + RESERVE_BYTES
-    least = shape.table_width
+    window = KvWindow(config.kept_window, shape.block_size, DEVICE_PIECE_TOKENS)
+    least = window.row_blocks(shape.max_model_len)
     wanted = num_blocks or kv_bytes // block_bytes
     if not wanted:
         wanted = max((have - fixed) // block_bytes - 1, least)
@@ -152,16 +156,16 @@ def _allowed_bytes(gpu_memory: float | str, total_bytes: int) -> int:
 def bytes_of_weights(config: ModelConfig, element_bytes: int, *, is_int8: bool = False) -> int:
     """All weights on the device.
 
-    INT8: a matrix takes a byte per weight and four per row, for the scale; the embedding and
-    biases stay as they are. A tied output matrix is an INT8 copy of the embedding then. Norms are
-    float32.
+    INT8: a matrix takes a byte per weight and four per row, for the scale; the embedding, routers
+    and biases stay as they are. A tied output matrix is an INT8 copy of the embedding then. Norms
+    are float32.
     """
     total = 0
     for name, shape in config.weight_shapes().items():
         if "norm" in name:
             total += 4 * math.prod(shape)
-        elif is_int8 and len(shape) == 2 and name != "model.embed_tokens.weight":
-            total += shape[0] * (shape[1] + 4)
+        elif is_int8 and is_quantized(name, shape):
+            total += math.prod(shape[:-1]) * (shape[-1] + 4)
         else:
             total += math.prod(shape) * element_bytes
     if is_int8 and config.is_embedding_tied:
@@ -171,27 +175,39 @@ def bytes_of_weights(config: ModelConfig, element_bytes: int, *, is_int8: bool =
 
 def _workspace_bytes(config: ModelConfig, shape: EngineShape) -> int:
     """Buffers of the decode step and of prefill; what kernels need for partial results."""
-    qkv = config.q_size + 2 * config.kv_size
-    per_token = 2 * config.hidden_size + qkv + config.q_size + 3 * config.intermediate_size
+    # Products that have yet to pass a norm are rows of the hidden size, too.
+    num_hidden = 3 if config.has_post_norms else 2
+    per_token = num_hidden * config.hidden_size + config.qkv_size + config.q_size
+    per_token += config.intermediate_size + 2 * _most_gates(config)
     activations = (shape.max_rows + shape.max_chunk) * per_token * shape.element_bytes
     logits = 2 * (shape.max_rows + shape.num_logits_slots) * 4 * config.vocab_size
     context = shape.table_width * shape.block_size
     gathered = 2 * context * config.kv_size * shape.element_bytes
     attended = 2 * shape.max_chunk * config.q_size * shape.element_bytes
-    rope = 2 * 4 * shape.max_model_len * config.head_dim // 2
+    num_ropes = len({config.has_local_rope(layer) for layer in range(config.num_layers)} | {False})
+    rope = num_ropes * 2 * 4 * shape.max_model_len * config.rotary_size // 2
     state = 4 * shape.max_rows * (2 + shape.table_width)
     dequantized = _num_dequantized(config, shape) * shape.element_bytes
     buffers = activations + logits + gathered + attended + rope + state + dequantized
+    if config.experts is not None:
+        buffers += sum(
+            expert_buffer_bytes(config.experts, config.hidden_size, rows, shape.element_bytes)
+            for rows in (shape.max_rows, shape.max_chunk)
+        )
     return buffers + PARTIALS_BYTES
+
+
+def _most_gates(config: ModelConfig) -> int:
+    """Of one plain product, to be multiplied by as many ups; experts have buffers of their own."""
+    shared_size = config.experts.shared_size if config.experts is not None else 0
+    return max(config.intermediate_size, shared_size)
 
 
 def _num_dequantized(config: ModelConfig, shape: EngineShape) -> int:
     """Weights that INT8 matrices are written out to, for cuBLAS, on each stream that does it."""
     if not shape.is_int8:
         return 0
-    num_rows = max(
-        2 * config.intermediate_size, config.vocab_size, config.q_size + 2 * config.kv_size
-    )
+    num_rows = max(2 * _most_gates(config), config.vocab_size, config.qkv_size)
     num_streams = sum(n > MAX_INT8_DOT_TOKENS for n in (shape.max_rows, shape.max_chunk))
     return num_streams * min(MAX_DEQUANTIZED, num_rows * config.hidden_size)
 

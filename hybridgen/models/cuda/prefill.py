@@ -16,7 +16,7 @@ import torch
 from hybridgen.errors import InternalError, OutOfDeviceMemory
 from hybridgen.models.cuda.device_memory import device_memory
 from hybridgen.models.cuda.device_model import DeviceModel
-from hybridgen.models.cuda.layers import Layers
+from hybridgen.models.cuda.layers import Layers, feed_forward
 from hybridgen.models.cuda.memory_plan import EngineShape
 from hybridgen.models.cuda.piece_graphs import PieceGraphs
 from hybridgen.models.cuda.piece_inputs import (
@@ -128,7 +128,7 @@ class Prefiller:
 
         chunk, last = shape.max_chunk, shape.num_logits_slots
         self._hidden = rows(chunk, config.hidden_size)
-        self._qkv = rows(chunk, config.q_size + 2 * config.kv_size)
+        self._qkv = rows(chunk, config.qkv_size)
         self._inner = rows(chunk, config.intermediate_size)
         self._last_hidden = rows(last, config.hidden_size)
         self._last_attended = rows(last, config.q_size)
@@ -175,9 +175,9 @@ class Prefiller:
             self._graphs.replay(index, layout.num_rows)
         if index + 1 < self.num_layers:
             hidden = self._views[layout.num_rows].hidden
-            output = self._model.weights.layers[index].output
-            attended = self._attention.attend(layout, self._model.caches[index])
-            self._layers.project(attended, output, hidden, hidden)
+            layer = self._model.weights.layers[index]
+            attended = self._attention.attend(layout, self._model.caches[index], layer.heads)
+            self._layers.project(attended, layer.output, hidden, hidden)
 
     def finish(self, layout: PieceLayout) -> None:
         """The last block and the logits, of the last tokens of prompts."""
@@ -187,13 +187,12 @@ class Prefiller:
         layers, weights, rows = self._layers, self._model.weights, self._numbers.last_rows
         hidden, attended = self._last_hidden[:num_last], self._last_attended[:num_last]
         inner, logits = self._last_inner[:num_last], self._last_logits[:num_last]
-        wide = self._attention.attend(layout, self._model.caches[-1])
+        layer = weights.layers[-1]
+        wide = self._attention.attend(layout, self._model.caches[-1], layer.heads)
         torch.index_select(wide, 0, rows[:num_last], out=attended)
         torch.index_select(self._hidden, 0, rows[:num_last], out=hidden)
-        layer = weights.layers[-1]
         layers.project(attended, layer.output, hidden, hidden)
-        layers.project(hidden, layer.gate_up, inner)
-        layers.project(inner, layer.down, hidden, hidden)
+        feed_forward(layers, layer.feed_forward, hidden, inner)
         layers.project(hidden, weights.lm_head, logits[:, : self._model.config.vocab_size])
         self.logits.index_copy_(0, self._numbers.logits_slots[:num_last], logits)
 
@@ -205,10 +204,10 @@ class Prefiller:
             layers.embed(views.ids, weights.embedding, hidden)
         else:
             before = weights.layers[index - 1]
-            layers.project(hidden, before.gate_up, views.inner)
-            layers.project(views.inner, before.down, hidden, hidden)
-        layers.project(hidden, weights.layers[index].qkv, views.qkv)
-        layers.store(views.qkv, caches[index], views.positions, views.places)
+            feed_forward(layers, before.feed_forward, hidden, views.inner, views.positions)
+        layer = weights.layers[index]
+        layers.project(hidden, layer.qkv, views.qkv)
+        layers.store(views.qkv, caches[index], views.positions, views.places, heads=layer.heads)
 
     def _views_of(self, num_rows: int) -> _Views:
         numbers = self._numbers

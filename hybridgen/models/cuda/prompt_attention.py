@@ -2,7 +2,8 @@
 
 What came before is in the cache, block by block, and is gathered; own keys and values are still in
 the piece. The libraries' calls cannot mask both at once (their causal mask begins at the first
-query and the first key), so both parts are made with the sums of their softmaxes and merged.
+query and the first key), so both parts are made with the sums of their softmaxes and merged. Layers
+with a window or capped scores are ``ChunkAttention``'s.
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ from hybridgen.models.cuda.attention_calls import (
     PlainCalls,
     try_cudnn,
 )
+from hybridgen.models.cuda.chunk_attention import ChunkAttention
 from hybridgen.models.cuda.memory_plan import EngineShape
 from hybridgen.models.cuda.piece_inputs import Continued, PieceLayout, piece_sizes
+from hybridgen.models.kernels.head_options import PLAIN_HEADS, HeadOptions
 from hybridgen.models.kernels.paged_cache import PagedCache
 
 #: Keys that came before are taken so many at once: cuDNN needs a plan for each length.
@@ -52,11 +55,13 @@ class PromptAttention:
             torch.zeros(gathered, dtype=qkv.dtype, device=qkv.device) for _ in range(2)
         )
         is_half = qkv.is_cuda and qkv.dtype != torch.float32
-        self.calls: AttentionCalls = FlashCalls() if is_half else PlainCalls()
+        self._scale = config.score_scale
+        self.calls: AttentionCalls = (FlashCalls if is_half else PlainCalls)(self._scale)
+        self._by_chunk = ChunkAttention(config, shape, qkv)
 
     def prepare(self) -> None:
         """Choose the library, on the current stream; the contents of ``qkv`` are lost."""
-        if not isinstance(self.calls, FlashCalls):
+        if not isinstance(self.calls, FlashCalls) or self._by_chunk.is_for_all():
             return
         keys, values = (x.flatten(1, 2) for x in self._past)
         for tensor in (*self._heads, keys, values):
@@ -66,15 +71,21 @@ class PromptAttention:
         equal += [(most // n, n) for n in _EQUAL_LENGTHS if most % n == 0 and most > n]
         is_windowed = most >= _WINDOW
         segments = tuple(n for n in _SEGMENTS if is_windowed and n < self._shape.max_model_len)
-        self.calls = try_cudnn(self._heads, (keys, values), equal, segments, _WINDOW)
+        past = (keys, values)
+        self.calls = try_cudnn(self._heads, past, equal, segments, _WINDOW, scale=self._scale)
 
-    def attend(self, layout: PieceLayout, cache: PagedCache) -> torch.Tensor:
+    def attend(
+        self, layout: PieceLayout, cache: PagedCache, heads: HeadOptions = PLAIN_HEADS
+    ) -> torch.Tensor:
         """[num_rows, q_size], of each row over its prompt up to it.
 
         Args:
             layout: of the piece, whose queries, keys and values are in ``qkv``, rotated.
             cache: keys and values of the layer.
+            heads: of the layer.
         """
+        if self._by_chunk.is_for(heads):
+            return self._by_chunk.attend(layout, cache, heads)
         query, keys, values = self._rows[layout.num_rows]
         own = self.calls.within(query, keys, values, layout.offsets, layout.lengths)
         for chunk in layout.continued:

@@ -1,15 +1,19 @@
-"""The operations of a Llama block by the kernels of ``models/kernels``, and cuBLAS beside them."""
+"""The operations of a block by the kernels of ``models/kernels``, and cuBLAS beside them."""
 
 from __future__ import annotations
 
 import torch
 
+from hybridgen.errors import InternalError
 from hybridgen.models.config import ModelConfig
-from hybridgen.models.cuda.layers import Projection, Rope
+from hybridgen.models.cuda.layers import FeedForward, Projection
+from hybridgen.models.cuda.rope_tables import RopeTables
+from hybridgen.models.cuda.triton_experts import TritonExperts
 from hybridgen.models.kernels.attention import attention_needs, choose_attention, decode_attention
 from hybridgen.models.kernels.embedding import gather_embedding
+from hybridgen.models.kernels.head_options import PLAIN_HEADS, HeadOptions
 from hybridgen.models.kernels.linear import LinearWeights, linear, linear_needs, scratch_needs
-from hybridgen.models.kernels.linear_choice import choose_linear
+from hybridgen.models.kernels.linear_choice import LinearShape, choose_linear
 from hybridgen.models.kernels.paged_cache import PagedCache
 from hybridgen.models.kernels.rotary import rotate_and_store
 from hybridgen.models.kernels.workspace import Workspace
@@ -20,7 +24,7 @@ class TritonLayers:
 
     Args:
         config: the model.
-        rope: cosines and sines, float32[num_positions, head_dim / 2] each.
+        ropes: cosines and sines.
         row_counts: of the steps to come; they size the workspace.
         dtype: of the activations.
         is_int8: weights are INT8, all but the embedding.
@@ -31,7 +35,7 @@ class TritonLayers:
     def __init__(
         self,
         config: ModelConfig,
-        rope: Rope,
+        ropes: RopeTables,
         row_counts: list[int],
         dtype: torch.dtype,
         *,
@@ -39,21 +43,34 @@ class TritonLayers:
         is_chained: bool = False,
     ) -> None:
         self._config = config
-        self._rope = rope
+        self._ropes = ropes
         self._is_chained = is_chained
         weight_dtype = torch.int8 if is_int8 else dtype
-        floats, counters, elements = _needs(config, row_counts, weight_dtype)
+        floats, counters, elements = _needs(config, row_counts, dtype, weight_dtype)
         self._workspace = Workspace(
-            rope[0].device,
+            ropes.whole[0].device,
             num_floats=floats,
             num_counters=counters,
             dtype=dtype,
             num_elements=elements,
+            num_products=max(row_counts) * config.hidden_size if config.has_post_norms else 0,
         )
+
+        self._experts: TritonExperts | None = None
+        if config.experts is not None:
+            self._experts = TritonExperts(
+                config.experts,
+                config.hidden_size,
+                max(row_counts),
+                dtype,
+                ropes.whole[0].device,
+                project=self.project,
+                is_chained=is_chained,
+            )
 
     def embed(self, ids: torch.Tensor, table: torch.Tensor, out: torch.Tensor) -> None:
         """See ``Layers``."""
-        gather_embedding(ids, table, out)
+        gather_embedding(ids, table, out, scale=self._config.embedding_scale)
 
     def project(
         self,
@@ -72,6 +89,19 @@ class TritonLayers:
             is_chained=self._is_chained,
         )
 
+    def mix(
+        self,
+        x: torch.Tensor,
+        block: FeedForward,
+        out: torch.Tensor,
+        residual: torch.Tensor | None = None,
+        positions: torch.Tensor | None = None,
+    ) -> None:
+        """See ``Layers``."""
+        if self._experts is None:
+            raise InternalError("the model has no experts")
+        self._experts.mix(x, block, out, residual, positions)
+
     def attend(
         self,
         qkv: torch.Tensor,
@@ -79,17 +109,20 @@ class TritonLayers:
         out: torch.Tensor,
         positions: torch.Tensor,
         tables: torch.Tensor,
+        *,
+        heads: HeadOptions = PLAIN_HEADS,
     ) -> None:
         """See ``Layers``."""
         decode_attention(
             qkv,
             cache,
             out,
-            self._rope,
+            self._ropes.of(is_local=heads.is_local),
             positions,
             tables,
             num_heads=self._config.num_heads,
             workspace=self._workspace,
+            heads=heads,
             is_chained=self._is_chained,
         )
 
@@ -99,15 +132,18 @@ class TritonLayers:
         cache: PagedCache,
         positions: torch.Tensor,
         places: torch.Tensor,
+        *,
+        heads: HeadOptions = PLAIN_HEADS,
     ) -> None:
         """See ``Layers``."""
         rotate_and_store(
             qkv,
             cache,
-            self._rope,
+            self._ropes.of(is_local=heads.is_local),
             positions,
             places,
             num_heads=self._config.num_heads,
+            heads=heads,
             is_chained=self._is_chained,
         )
 
@@ -120,26 +156,32 @@ def _linear_weights(projection: Projection) -> LinearWeights:
         is_gated=projection.is_gated,
         norm=projection.norm,
         epsilon=projection.epsilon,
+        is_gelu=projection.is_gelu,
+        post_norm=projection.post_norm,
+        softcap=projection.softcap,
     )
 
 
 def _needs(
-    config: ModelConfig, row_counts: list[int], weight_dtype: torch.dtype
+    config: ModelConfig, row_counts: list[int], dtype: torch.dtype, weight_dtype: torch.dtype
 ) -> tuple[int, int, int]:
     """(floats, counters, elements of scratch) that are enough for every step."""
     hidden, inner = config.hidden_size, config.intermediate_size
-    matrices = [
-        (config.q_size + 2 * config.kv_size, hidden, False),
-        (hidden, config.q_size, False),
-        (inner, hidden, True),
-        (hidden, inner, False),
-        (config.vocab_size, hidden, False),
+    bits, experts = 8 * weight_dtype.itemsize, config.experts
+    shapes = [
+        LinearShape(config.qkv_size, hidden, False, bits),
+        LinearShape(hidden, config.q_size, False, bits),
+        LinearShape(inner, hidden, True, bits),
+        LinearShape(hidden, inner, False, bits),
+        LinearShape(config.vocab_size, hidden, False, bits),
     ]
+    if experts is not None:
+        shapes.append(LinearShape(experts.num_router_rows, hidden, False, 8 * dtype.itemsize))
+    if experts is not None and experts.shared_size:
+        shapes.append(LinearShape(experts.shared_size, hidden, True, bits))
+        shapes.append(LinearShape(hidden, experts.shared_size, False, bits))
     floats = counters = elements = 1
-    for rows, size, is_gated in matrices:
-        whole = (rows * (2 if is_gated else 1), size)
-        weight = torch.empty(whole, dtype=weight_dtype, device="meta")
-        shape = LinearWeights(weight, is_gated=is_gated).shape
+    for shape in shapes:
         for num_rows in row_counts:
             choice = choose_linear(num_rows, shape)
             need = linear_needs(num_rows, shape, choice)
@@ -147,7 +189,7 @@ def _needs(
             elements = max(elements, scratch_needs(num_rows, shape, choice))
     group = config.num_kv_groups
     for num_rows in row_counts:
-        split = choose_attention(num_rows, config.num_kv_heads)
+        split = choose_attention(num_rows, config.num_kv_heads, config.head_dim)
         need = attention_needs(num_rows, config.num_kv_heads, group, config.head_dim, split)
         floats, counters = max(floats, need[0]), max(counters, need[1])
     return floats, counters, elements

@@ -63,7 +63,7 @@ class Uploader:
         wanted = set(cpus) or os.sched_getaffinity(0)
         self.num_threads = min(MAX_THREADS, len(wanted))
         self._threads = ThreadPoolExecutor(
-            self.num_threads, "upload", initializer=_move_thread, initargs=(wanted,)
+            self.num_threads, "upload", initializer=move_thread, initargs=(wanted,)
         )
 
     def __enter__(self) -> Uploader:
@@ -111,7 +111,7 @@ class Uploader:
         out.copy_(stage, non_blocking=True)
 
 
-def _move_thread(cpus: Collection[int]) -> None:
+def move_thread(cpus: Collection[int]) -> None:
     """Let this thread, and no other of the process, run on ``cpus``."""
     try:
         os.sched_setaffinity(0, cpus)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -13,6 +12,7 @@ import triton
 
 from hybridgen.errors import InternalError
 from hybridgen.models.kernels.decode_attention import decode_attention_kernel
+from hybridgen.models.kernels.head_options import LOG2_E, PLAIN_HEADS, HeadOptions
 from hybridgen.models.kernels.paged_cache import PagedCache
 from hybridgen.models.kernels.workspace import Workspace
 
@@ -46,6 +46,10 @@ class AttentionChoice(NamedTuple):
 TABLE_PATH = Path(__file__).with_name("attention_choices.json")
 
 _MAX_SPLITS = 64
+#: The matrix units take as many at least.
+_LEAST_POSITIONS = 16
+#: Dimensions of a head for which choices were measured.
+_MEASURED_DIM = 128
 #: A program asks for these one after the other, so they are few.
 _MAX_BLOCKS_AHEAD = 8
 #: Of a thread, for the shares that it joins at once.
@@ -53,11 +57,27 @@ _REGISTERS_TO_MERGE = 64
 _MAX_CHUNK = 16
 
 
-def choose_attention(num_sequences: int, num_kv_heads: int) -> AttentionChoice:
-    """The measured choice of the next larger batch, or the rule's where nobody measured."""
+def choose_attention(
+    num_sequences: int, num_kv_heads: int, head_dim: int = _MEASURED_DIM
+) -> AttentionChoice:
+    """The measured choice of the next larger batch, or the rule's where nobody measured.
+
+    Larger heads than were measured get more warps, so that each holds as much, and fewer positions
+    at once, so that as much of keys and values is on its way.
+    """
     measured = load_table().get(num_kv_heads, {})
     batches = [batch for batch in measured if batch >= num_sequences]
-    return measured[min(batches)] if batches else default_choice(num_sequences, num_kv_heads)
+    choice = measured[min(batches)] if batches else default_choice(num_sequences, num_kv_heads)
+    growth = triton.cdiv(head_dim, _MEASURED_DIM)
+    if growth == 1:
+        return choice
+    growth = triton.next_power_of_2(growth)
+    is_least = choice.block_t == _LEAST_POSITIONS
+    return choice._replace(
+        num_warps=min(choice.num_warps * growth, 8),
+        block_t=max(choice.block_t // growth, _LEAST_POSITIONS),
+        num_stages=max(choice.num_stages // growth, 2) if is_least else choice.num_stages,
+    )
 
 
 def default_choice(num_sequences: int, num_kv_heads: int) -> AttentionChoice:
@@ -126,6 +146,7 @@ def decode_attention(
     *,
     num_heads: int,
     workspace: Workspace,
+    heads: HeadOptions = PLAIN_HEADS,
     choice: AttentionChoice | None = None,
     is_chained: bool = False,
 ) -> None:
@@ -138,38 +159,40 @@ def decode_attention(
         qkv: [num_sequences, (num_heads + 2 num_kv_heads) head_dim], not rotated, not changed.
         cache: keys and values of one layer.
         out: [num_sequences, num_heads · head_dim]; zeros in idle rows.
-        rope: cosines and sines, float32[num_positions, head_dim / 2] each.
+        rope: cosines and sines, float32[num_positions, rotary_size / 2] each.
         positions: int32[num_sequences], of the new tokens, on the device; below 0 for idle rows.
-        tables: int32[num_sequences, w] on the device; entries past a position are not read.
+        tables: int32[num_sequences, w]; entries past a position or before its window are not read.
         num_heads: query heads.
         workspace: ``attention_needs`` says how much.
+        heads: of the layer.
         choice: ``choose_attention`` by default.
         is_chained: start while the kernel before still runs (see ``producer``).
 
     Raises:
         InternalError: shapes or the workspace do not fit.
     """
-    cache.check_batch(qkv, rope, positions, tables, num_heads)
+    cache.check_batch(qkv, rope, positions, tables, num_heads, heads)
     num_sequences, num_kv_heads, head_dim = len(qkv), cache.num_kv_heads, cache.head_dim
     group = num_heads // num_kv_heads
-    choice = choice or choose_attention(num_sequences, num_kv_heads)
-    wanted = (num_sequences, num_heads * head_dim)
-    if out.shape != wanted or not _is_possible(choice, group, cache.block_size):
+    choice = choice or choose_attention(num_sequences, num_kv_heads, head_dim)
+    is_shaped = out.shape == (num_sequences, num_heads * head_dim)
+    if not is_shaped or not _is_possible(choice, group, cache.block_size):
         raise InternalError("result or choice of attention does not fit", value=str(choice))
     floats, counters = attention_needs(num_sequences, num_kv_heads, group, head_dim, choice)
     workspace.require(num_floats=floats, num_counters=counters)
     decode_attention_kernel[(num_kv_heads, num_sequences, choice.splits)](
-        qkv, cache.keys, cache.values, out, *rope, positions, tables,
+        qkv, cache.keys, cache.values, out, *rope, heads.q_norm, heads.k_norm, positions, tables,
         workspace.partials, workspace.counters,
         qkv.stride(0), out.stride(0), tables.stride(0), *cache.strides,
-        head_dim**-0.5 * math.log2(math.e), choice.splits, choice.min_share, choice.ahead,
-        NUM_KV_HEADS=num_kv_heads, GROUP=group, HEAD_DIM=head_dim,
+        heads.score_scale(head_dim) * LOG2_E, heads.cap_base2, heads.window_within(len(rope[0])),
+        heads.norm_epsilon, choice.splits, choice.min_share, choice.ahead,
+        NUM_KV_HEADS=num_kv_heads, GROUP=group, HEAD_DIM=head_dim, ROTARY=2 * rope[0].shape[1],
         BLOCK_D=triton.next_power_of_2(head_dim), BLOCK_SIZE=cache.block_size,
         BLOCK_G=_block_g(group, choice), BLOCK_T=choice.block_t,
         STAGES=choice.num_stages, USE_DOT=choice.uses_dot, IS_EARLY=choice.is_early,
         MAX_SPLITS=triton.next_power_of_2(choice.splits),
         MERGE_CHUNK=_merge_chunk(choice, group, head_dim),
-        BLOCKS_AHEAD=_MAX_BLOCKS_AHEAD, IS_CHAINED=is_chained,
-        IS_COMPILED=not triton.knobs.runtime.interpret,
+        BLOCKS_AHEAD=_MAX_BLOCKS_AHEAD,
+        IS_CHAINED=is_chained, IS_COMPILED=not triton.knobs.runtime.interpret,
         num_warps=choice.num_warps, num_stages=choice.num_stages, launch_pdl=is_chained,
     )  # fmt: skip

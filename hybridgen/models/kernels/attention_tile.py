@@ -14,6 +14,7 @@ def load_tile(
     values: tl.tensor,
     table: tl.tensor,
     start: tl.tensor,
+    first: tl.tensor,
     end: tl.tensor,
     block_stride: tl.tensor,
     position_stride: tl.tensor,
@@ -24,7 +25,9 @@ def load_tile(
     IS_EARLY: tl.constexpr,
     IS_COMPILED: tl.constexpr,
 ):
-    """Keys and values [BLOCK_T, BLOCK_D] from ``start`` on; zeros from ``end`` on.
+    """Keys and values [BLOCK_T, BLOCK_D] from ``start``; zeros before ``first`` and from ``end``.
+
+    ``start`` is a multiple of BLOCK_T or of BLOCK_SIZE, and less than that before ``first``.
 
     Before the wait for the producer, not through the cache of the processor: it could be older.
     """
@@ -33,6 +36,8 @@ def load_tile(
     block = _blocks(table, start, end, BLOCK_SIZE, BLOCK_T, IS_EARLY, IS_COMPILED).to(tl.int64)
     place = block * block_stride + (t % BLOCK_SIZE) * position_stride
     mask = (t < end)[:, None] & (d < HEAD_DIM)[None, :]
+    if first is not None:
+        mask &= (t >= first)[:, None]
     at = place[:, None] + d[None, :]
     if IS_EARLY:
         key = tl.load(keys + at, mask=mask, other=0.0, cache_modifier=".cg")

@@ -2,8 +2,8 @@
 
 Dao et al. 2023, "Flash-Decoding for long-context inference": the positions of a sequence are dealt
 over programs; each keeps an online softmax (Milakov & Gimelshein 2018), and the last program to
-finish merges the shares by their log-sum-exp. Rotation of the new query and key and the write of
-the new key and value happen in the same kernel.
+finish merges the shares by their log-sum-exp. Norms and rotation of the new query and key and the
+write of the new key and value happen in the same kernel.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import triton.language as tl
 from hybridgen.models.kernels.attention_merge import merge_shares
 from hybridgen.models.kernels.attention_tile import fetch_blocks, hold, load_tile
 from hybridgen.models.kernels.producer import release_consumers, wait_for_producer
+from hybridgen.models.kernels.soft_cap import soft_cap
 
 
 @triton.jit(do_not_specialize=["max_splits", "min_share", "ahead"])
@@ -24,6 +25,8 @@ def decode_attention_kernel(
     out: tl.tensor,
     cosines: tl.tensor,
     sines: tl.tensor,
+    q_norm: tl.tensor,
+    k_norm: tl.tensor,
     positions: tl.tensor,
     tables: tl.tensor,
     partials: tl.tensor,
@@ -35,12 +38,16 @@ def decode_attention_kernel(
     head_stride: tl.tensor,
     position_stride: tl.tensor,
     softmax_scale: tl.tensor,
+    cap: tl.tensor,
+    window: tl.tensor,
+    epsilon: tl.tensor,
     max_splits: tl.tensor,
     min_share: tl.tensor,
     ahead: tl.tensor,
     NUM_KV_HEADS: tl.constexpr,
     GROUP: tl.constexpr,
     HEAD_DIM: tl.constexpr,
+    ROTARY: tl.constexpr,
     BLOCK_D: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
     BLOCK_G: tl.constexpr,
@@ -57,10 +64,12 @@ def decode_attention_kernel(
     """One program attends from the query heads of one kv head to one share of the positions.
 
     Grid (NUM_KV_HEADS, num_sequences, max_splits). A sequence takes as many splits as give each at
-    least min_share positions; the others leave at once. ``softmax_scale`` is times log2(e).
-    MAX_SPLITS is a power of two, at least max_splits. What was there before the chain of kernels
-    began (see ``producer``) is read or asked for before the wait: position, angles, table, and
-    the keys and values of the first ``ahead`` positions, in BLOCKS_AHEAD blocks at most.
+    least min_share positions; the others leave at once. ``softmax_scale`` and ``cap`` are times
+    log2(e). With ``window`` the shares begin at the first position that the new token sees, and no
+    block before that one's is read. MAX_SPLITS is a power of two, at least max_splits. What was
+    there before the chain of kernels began (see ``producer``) is read or asked for before the wait:
+    position, angles, table, and the keys and values of the first ``ahead`` positions, in
+    BLOCKS_AHEAD blocks at most.
     """
     head = tl.program_id(0)
     sequence = tl.program_id(1)
@@ -69,9 +78,14 @@ def decode_attention_kernel(
     position = tl.load(positions + sequence, cache_modifier=".cg")
     end = tl.maximum(position, 0)  # the new token itself is not read from the cache
     STEP: tl.constexpr = BLOCK_SIZE if BLOCK_SIZE < BLOCK_T else BLOCK_T
-    share = tl.cdiv(tl.maximum(tl.cdiv(end, max_splits), min_share), STEP) * STEP
-    num_splits = tl.maximum(tl.cdiv(end, share), 1)
-    begin = split * share
+    first = None
+    origin = 0
+    if window is not None:
+        first = tl.maximum(end + 1 - window, 0)
+        origin = first // STEP * STEP
+    share = tl.cdiv(tl.maximum(tl.cdiv(end - origin, max_splits), min_share), STEP) * STEP
+    num_splits = tl.maximum(tl.cdiv(end - origin, share), 1)
+    begin = origin + split * share
     end = tl.minimum(begin + share, end)
     table = tables + sequence.to(tl.int64) * table_stride
     key_base = keys + head.to(tl.int64) * head_stride
@@ -81,7 +95,7 @@ def decode_attention_kernel(
     fetched = begin
     if IS_EARLY:
         first_key, first_value = load_tile(
-            key_base, value_base, table, begin, end, block_stride, position_stride,
+            key_base, value_base, table, begin, first, end, block_stride, position_stride,
             HEAD_DIM, BLOCK_D, BLOCK_SIZE, BLOCK_T, True, IS_COMPILED,
         )  # fmt: skip
         fetched = begin + BLOCK_T
@@ -95,8 +109,8 @@ def decode_attention_kernel(
     last_block = last_block.to(tl.int64)
     g = tl.arange(0, BLOCK_G)
     d = tl.arange(0, BLOCK_D)
-    cos, sin = _turn(cosines, sines, tl.maximum(position, 0), d[None, :], HEAD_DIM)
-    key_cos, key_sin = _turn(cosines, sines, tl.maximum(position, 0), d, HEAD_DIM)
+    cos, sin = _turn(cosines, sines, tl.maximum(position, 0), d[None, :], ROTARY)
+    key_cos, key_sin = _turn(cosines, sines, tl.maximum(position, 0), d, ROTARY)
     cell = (g < GROUP)[:, None] & (d < HEAD_DIM)[None, :]
     out_offsets = (head * GROUP + g)[:, None] * HEAD_DIM + d[None, :]
     outs = out + sequence.to(tl.int64) * out_stride + out_offsets
@@ -109,18 +123,26 @@ def decode_attention_kernel(
         return
     row = qkv + sequence.to(tl.int64) * qkv_stride
     heads = (head * GROUP + g)[:, None] * HEAD_DIM
-    query = _rotated(row, heads, d[None, :], cell, cos, sin, HEAD_DIM) * softmax_scale
+    query = _rotated(
+        row, heads, d[None, :], cell, cos, sin, q_norm, epsilon, 1, HEAD_DIM, ROTARY
+    ) * softmax_scale  # fmt: skip
     KEYS_AT: tl.constexpr = NUM_KV_HEADS * GROUP * HEAD_DIM
     VALUES_AT: tl.constexpr = KEYS_AT + NUM_KV_HEADS * HEAD_DIM
     is_dim = d < HEAD_DIM
-    key = _rotated(row, KEYS_AT + head * HEAD_DIM, d, is_dim, key_cos, key_sin, HEAD_DIM)
+    key = _rotated(
+        row, KEYS_AT + head * HEAD_DIM, d, is_dim, key_cos, key_sin, k_norm, epsilon, 0,
+        HEAD_DIM, ROTARY,
+    )  # fmt: skip
     key = key.to(keys.dtype.element_ty)
     value = tl.load(row + VALUES_AT + head * HEAD_DIM + d, mask=is_dim, other=0.0)
     value = value.to(values.dtype.element_ty)
     # The new token comes first, as the first tile may still be on its way. All splits make its
     # score, though one uses it: in a branch it would be loaded later.
     is_last = split == num_splits - 1
-    peak = tl.where(is_last, tl.sum(query * key.to(tl.float32)[None, :], 1), -1.0e30)
+    score = tl.sum(query * key.to(tl.float32)[None, :], 1)
+    if cap is not None:
+        score = soft_cap(score, cap)
+    peak = tl.where(is_last, score, -1.0e30)
     mass = tl.full([BLOCK_G], 1.0, tl.float32) * tl.where(is_last, 1.0, 0.0)
     total = tl.zeros([BLOCK_G, BLOCK_D], tl.float32) + value.to(tl.float32)[None, :]
     total = tl.where(is_last, total, 0.0)
@@ -133,8 +155,8 @@ def decode_attention_kernel(
         first_key = hold(first_key, IS_CHAINED and IS_COMPILED)
         first_value = hold(first_value, IS_CHAINED and IS_COMPILED)
     peak, mass, total = _attend(
-        asked, peak, mass, total, first_key, first_value, key_base, value_base, table, begin, end,
-        block_stride, position_stride,
+        asked, peak, mass, total, first_key, first_value, key_base, value_base, table,
+        begin, first, end, block_stride, position_stride, cap,
         HEAD_DIM, BLOCK_D, BLOCK_SIZE, BLOCK_T, STAGES, USE_DOT, IS_EARLY, IS_COMPILED,
     )  # fmt: skip
     if num_splits == 1:
@@ -154,13 +176,16 @@ def _turn(
     sines: tl.tensor,
     position: tl.tensor,
     d: tl.tensor,
-    HEAD_DIM: tl.constexpr,
+    ROTARY: tl.constexpr,
 ):
-    """Cosines and sines of a position, for every dimension; the first half's sines negative."""
-    HALF: tl.constexpr = HEAD_DIM // 2
+    """Cosines and sines of a position, for every dimension; the first half's sines negative.
+
+    Dimensions that are not rotated have an angle of zero.
+    """
+    HALF: tl.constexpr = ROTARY // 2
     angle = position.to(tl.int64) * HALF + tl.where(d < HALF, d, d - HALF)
-    cos = tl.load(cosines + angle, mask=d < HEAD_DIM, other=0.0)
-    sin = tl.load(sines + angle, mask=d < HEAD_DIM, other=0.0)
+    cos = tl.load(cosines + angle, mask=d < ROTARY, other=1.0)
+    sin = tl.load(sines + angle, mask=d < ROTARY, other=0.0)
     return cos, tl.where(d < HALF, -sin, sin)
 
 
@@ -172,13 +197,21 @@ def _rotated(
     mask: tl.tensor,
     cos: tl.tensor,
     sin: tl.tensor,
+    norm: tl.tensor,
+    epsilon: tl.tensor,
+    AXIS: tl.constexpr,
     HEAD_DIM: tl.constexpr,
+    ROTARY: tl.constexpr,
 ):
-    """Heads at ``row + start`` with their halves rotated, float32."""
-    HALF: tl.constexpr = HEAD_DIM // 2
+    """Heads at ``row + start``, normed along AXIS, with their halves rotated, float32."""
+    HALF: tl.constexpr = ROTARY // 2
     mine = tl.load(row + start + d, mask=mask, other=0.0).to(tl.float32)
     partner = tl.where(d < HALF, d + HALF, d - HALF)
     other = tl.load(row + start + partner, mask=mask, other=0.0).to(tl.float32)
+    if norm is not None:
+        root = tl.rsqrt(tl.sum(mine * mine, AXIS, keep_dims=True) / HEAD_DIM + epsilon)
+        mine *= root * tl.load(norm + d, mask=d < HEAD_DIM, other=0.0).to(tl.float32)
+        other *= root * tl.load(norm + partner, mask=d < HEAD_DIM, other=0.0).to(tl.float32)
     return mine * cos + other * sin
 
 
@@ -188,15 +221,17 @@ def _attend(
     peak: tl.tensor,
     mass: tl.tensor,
     total: tl.tensor,
-    first_key: tl.tensor,
-    first_value: tl.tensor,
+    key0: tl.tensor,
+    value0: tl.tensor,
     keys: tl.tensor,
     values: tl.tensor,
     table: tl.tensor,
     begin: tl.tensor,
+    first: tl.tensor,
     end: tl.tensor,
     block_stride: tl.tensor,
     position_stride: tl.tensor,
+    cap: tl.tensor,
     HEAD_DIM: tl.constexpr,
     BLOCK_D: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
@@ -222,16 +257,16 @@ def _attend(
     later = begin
     if IS_EARLY:
         tops, shares, sums = _weigh(
-            query, first_key, first_value, tops, shares, sums, begin, end, BLOCK_T, USE_DOT
+            query, key0, value0, tops, shares, sums, begin, first, end, cap, BLOCK_T, USE_DOT
         )
         later = begin + BLOCK_T
     for start in tl.range(later, end, BLOCK_T, num_stages=STAGES):
         key, value = load_tile(
-            keys, values, table, start, end, block_stride, position_stride,
+            keys, values, table, start, first, end, block_stride, position_stride,
             HEAD_DIM, BLOCK_D, BLOCK_SIZE, BLOCK_T, False, IS_COMPILED,
         )  # fmt: skip
         tops, shares, sums = _weigh(
-            query, key, value, tops, shares, sums, start, end, BLOCK_T, USE_DOT
+            query, key, value, tops, shares, sums, start, first, end, cap, BLOCK_T, USE_DOT
         )
     if USE_DOT:
         return tops, shares, sums
@@ -252,14 +287,20 @@ def _weigh(
     mass: tl.tensor,
     total: tl.tensor,
     start: tl.tensor,
+    first: tl.tensor,
     end: tl.tensor,
+    cap: tl.tensor,
     BLOCK_T: tl.constexpr,
     USE_DOT: tl.constexpr,
 ):
-    """Online softmaxes with BLOCK_T more positions, of which those from ``end`` on are none."""
+    """Online softmaxes with BLOCK_T more positions; those before first and from end on are none."""
     is_there = start + tl.arange(0, BLOCK_T) < end
+    if first is not None:
+        is_there &= start + tl.arange(0, BLOCK_T) >= first
     if USE_DOT:
         score = tl.dot(query, tl.trans(key), input_precision="ieee")
+        if cap is not None:
+            score = soft_cap(score, cap)
         score = tl.where(is_there[None, :], score, float("-inf"))
         new_peak = tl.maximum(peak, tl.max(score, 1))
         fade = tl.exp2(peak - new_peak)
@@ -269,6 +310,8 @@ def _weigh(
         total = tl.dot(weight.to(value.dtype), value, total, input_precision="ieee")
     else:
         score = tl.sum(query * key.to(tl.float32), 1)
+        if cap is not None:
+            score = soft_cap(score, cap)
         score = tl.where(is_there, score, float("-inf"))
         new_peak = tl.maximum(peak, score)
         fade = tl.exp2(peak - new_peak)

@@ -1,4 +1,4 @@
-"""silu(gate) · up (Shazeer 2020) beside each other in one row, for products that cuBLAS makes."""
+"""gate · up (Shazeer 2020) beside each other in one row, for products that cuBLAS makes."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import triton
 import triton.language as tl
 
 from hybridgen.errors import InternalError
+from hybridgen.models.kernels.activation import activate
 from hybridgen.models.kernels.producer import release_consumers, wait_for_producer
 
 _BLOCK = 1024
@@ -20,6 +21,7 @@ def _gate_kernel(
     size: tl.tensor,
     in_stride: tl.tensor,
     out_stride: tl.tensor,
+    IS_GELU: tl.constexpr,
     BLOCK: tl.constexpr,
     IS_CHAINED: tl.constexpr,
 ):
@@ -33,7 +35,7 @@ def _gate_kernel(
     if bias is not None:
         gate += tl.load(bias + k, mask=k < size, other=0.0).to(tl.float32)
         up += tl.load(bias + size + k, mask=k < size, other=0.0).to(tl.float32)
-    result = gate * tl.sigmoid(gate) * up
+    result = activate(gate, IS_GELU) * up
     tl.store(out + token * out_stride + k, result.to(out.dtype.element_ty), mask=k < size)
 
 
@@ -42,6 +44,7 @@ def apply_gate(
     out: torch.Tensor,
     *,
     bias: torch.Tensor | None = None,
+    is_gelu: bool = False,
     is_chained: bool = False,
 ) -> None:
     """Out = silu(gate) · up, in float32; reads 2 and writes 1 · num_tokens · size elements.
@@ -50,6 +53,7 @@ def apply_gate(
         gate_up: [num_tokens, 2 size], gates first.
         out: [num_tokens, size].
         bias: [2 size], added first.
+        is_gelu: gelu (by tanh) in place of silu.
         is_chained: start while the kernel before still runs (see ``producer``).
 
     Raises:
@@ -60,5 +64,5 @@ def apply_gate(
         raise InternalError("operands of the gate do not fit", value=str(tuple(gate_up.shape)))
     _gate_kernel[(num_tokens, triton.cdiv(size, _BLOCK))](
         gate_up, bias, out, size, gate_up.stride(0), out.stride(0),
-        BLOCK=_BLOCK, IS_CHAINED=is_chained, num_warps=4, launch_pdl=is_chained,
+        IS_GELU=is_gelu, BLOCK=_BLOCK, IS_CHAINED=is_chained, num_warps=4, launch_pdl=is_chained,
     )  # fmt: skip

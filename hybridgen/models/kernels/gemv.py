@@ -5,8 +5,10 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from hybridgen.models.kernels.activation import activate
 from hybridgen.models.kernels.int8 import widen
 from hybridgen.models.kernels.producer import release_consumers, wait_for_producer
+from hybridgen.models.kernels.soft_cap import soft_cap
 
 
 @triton.jit
@@ -20,8 +22,10 @@ def gemv_kernel(
     bias: tl.tensor,
     num_rows: tl.tensor,
     epsilon: tl.tensor,
+    cap: tl.tensor,
     SIZE: tl.constexpr,
     IS_GATED: tl.constexpr,
+    IS_GELU: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
     STAGES: tl.constexpr,
@@ -41,7 +45,7 @@ def gemv_kernel(
     row = tl.minimum(n, num_rows - 1).to(tl.int64)
     k = tl.arange(0, BLOCK_K)
     gates = weight + row[:, None] * SIZE + k[None, :]
-    ups = gates + num_rows.to(tl.int64) * SIZE
+    ups = gates + tl.cast(num_rows, tl.int64) * SIZE  # a single row is no tensor
     release_consumers(IS_CHAINED)
     w = _weights(gates, k, SIZE, IS_EVEN or SIZE >= BLOCK_K)
     if IS_GATED:
@@ -95,7 +99,9 @@ def gemv_kernel(
         if IS_GATED:
             up += up_addend
     if IS_GATED:
-        result = result * tl.sigmoid(result) * up
+        result = activate(result, IS_GELU) * up
+    if cap is not None:
+        result = soft_cap(result, cap)
     if residual is not None:
         result += rest
     tl.store(out + n, result.to(out.dtype.element_ty), mask=n < num_rows)

@@ -19,6 +19,7 @@ from hybridgen.models.kernels.linear_choice import (
     choose_linear,
 )
 from hybridgen.models.kernels.norm import rms_norm
+from hybridgen.models.kernels.soft_cap import cap_rows
 from hybridgen.models.kernels.split_dot import split_dot_kernel
 from hybridgen.models.kernels.workspace import Workspace
 
@@ -35,7 +36,10 @@ class LinearWeights(NamedTuple):
         bias: per weight row.
         is_gated: see ``weight``.
         norm: [size], weight of a norm of x before the product.
-        epsilon: of that norm.
+        epsilon: of both norms.
+        is_gelu: gates go through gelu (by tanh) instead of silu.
+        post_norm: [num_rows], weight of a norm of the product, before the residual is added.
+        softcap: c > 0: results y become c · tanh(y / c); not with a residual.
     """
 
     weight: torch.Tensor
@@ -44,6 +48,9 @@ class LinearWeights(NamedTuple):
     is_gated: bool = False
     norm: torch.Tensor | None = None
     epsilon: float = 1e-5
+    is_gelu: bool = False
+    post_norm: torch.Tensor | None = None
+    softcap: float = 0.0
 
     @property
     def shape(self) -> LinearShape:
@@ -65,7 +72,8 @@ def linear(
 ) -> None:
     """Out = (residual +) gate(norm(x) · Wᵀ · scales + bias), summed in float32, rounded once.
 
-    Must move num_rows · size weights (twice that if gated) once. Deterministic.
+    Must move num_rows · size weights (twice that if gated) once. Deterministic. With a norm behind
+    the product, the product is rounded to the dtype of x, and a second kernel does the rest.
 
     Args:
         x: [num_tokens, size] in the dtype of the weights (any float dtype for int8); rows may be
@@ -81,6 +89,15 @@ def linear(
         InternalError: operands, choice or workspace do not fit.
     """
     _check(x, weights, out, residual)
+    if weights.post_norm is not None:
+        product = workspace.product_rows(len(x), weights.shape.num_rows, x.dtype)
+        plain = weights._replace(post_norm=None)
+        linear(x, plain, product, workspace=workspace, choice=choice, is_chained=is_chained)
+        rms_norm(
+            product, weights.post_norm, out,
+            epsilon=weights.epsilon, residual=residual, is_chained=is_chained,
+        )  # fmt: skip
+        return
     choice = choice or choose_linear(len(x), weights.shape)
     if choice.form == "library":
         _by_library(x, weights, out, workspace, residual, is_chained)
@@ -137,8 +154,9 @@ def _by_gemv(
     shape = weights.shape
     gemv_kernel[(triton.cdiv(shape.num_rows, choice.block_n),)](
         x, weights.weight, out, weights.scales, weights.norm, residual, weights.bias,
-        shape.num_rows, weights.epsilon,
-        SIZE=shape.size, IS_GATED=shape.is_gated, BLOCK_N=choice.block_n, BLOCK_K=choice.block_k,
+        shape.num_rows, weights.epsilon, weights.softcap or None,
+        SIZE=shape.size, IS_GATED=shape.is_gated, IS_GELU=weights.is_gelu,
+        BLOCK_N=choice.block_n, BLOCK_K=choice.block_k,
         STAGES=choice.num_stages, UNROLL=choice.unroll,
         IS_CHAINED=is_chained, IS_COMPILED=not triton.knobs.runtime.interpret,
         num_warps=choice.num_warps, launch_pdl=is_chained,
@@ -167,8 +185,9 @@ def _by_dot(
         workspace.partials, workspace.counters,
         len(x), shape.num_rows, shape.size,
         x.stride(0), out.stride(0), 0 if residual is None else residual.stride(0),
-        weights.epsilon, choice.ahead,
-        IS_GATED=shape.is_gated, IS_EVEN=shape.size % choice.block_k == 0, SPLITS=choice.splits,
+        weights.epsilon, weights.softcap or None, choice.ahead,
+        IS_GATED=shape.is_gated, IS_GELU=weights.is_gelu,
+        IS_EVEN=shape.size % choice.block_k == 0, SPLITS=choice.splits,
         BLOCK_N=choice.block_n, BLOCK_K=choice.block_k, BLOCK_B=choice.block_b,
         IS_CHAINED=is_chained,
         num_warps=choice.num_warps, num_stages=choice.num_stages, launch_pdl=is_chained,
@@ -202,11 +221,13 @@ def _by_library(
         else:  # in place torch is spared a copy
             torch.addmm(part if start is out else start[:, rows], x, matrix.T, out=part)
     if weights.is_gated:
-        apply_gate(products, out, bias=weights.bias)
+        apply_gate(products, out, bias=weights.bias, is_gelu=weights.is_gelu)
         return
     for addend in (weights.bias, residual if start is None else None):
         if addend is not None:
             out += addend
+    if weights.softcap:
+        cap_rows(out, weights.softcap)
 
 
 def _matrices(
@@ -254,7 +275,10 @@ def _check(
         "norm": weights.norm is not None and weights.norm.shape != (shape.size,),
         "out": out.shape != wanted or out.stride(1) != 1,
         "residual": residual is not None and (residual.shape != wanted or residual.stride(1) != 1),
+        "post_norm": weights.post_norm is not None and weights.post_norm.shape != wanted[1:],
         "residual of a gate": residual is not None and weights.is_gated,
+        "softcap": weights.softcap > 0
+        and (residual is not None or weights.is_gated or weights.post_norm is not None),
     }
     wrong = [name for name, is_wrong in problems.items() if is_wrong]
     if wrong:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 
 from hybridgen.errors import InternalError
+from hybridgen.models.kernels.head_options import HeadOptions
 
 
 class PagedCache(NamedTuple):
@@ -48,6 +49,7 @@ class PagedCache(NamedTuple):
         positions: torch.Tensor,
         tables: torch.Tensor | None,
         num_heads: int,
+        heads: HeadOptions,
     ) -> None:
         """Check everything that can be seen from the host without reading device memory.
 
@@ -56,7 +58,8 @@ class PagedCache(NamedTuple):
         """
         num_tokens = len(qkv)
         width = (num_heads + 2 * self.num_kv_heads) * self.head_dim
-        half = self.head_dim // 2
+        half = rope[0].shape[1]
+        norms = (heads.q_norm, heads.k_norm)
         problems = {
             "cache": self.keys.shape != self.values.shape
             or self.keys.stride() != self.values.stride()
@@ -64,11 +67,17 @@ class PagedCache(NamedTuple):
             or self.keys.stride(3) != 1,
             "num_heads": num_heads % self.num_kv_heads != 0,
             "qkv": qkv.shape != (num_tokens, width) or qkv.stride(1) != 1,
-            "rope": any(
+            "rope": not 0 < 2 * half <= self.head_dim
+            or any(
                 table.shape[1:] != (half,)
                 or table.dtype != torch.float32
                 or not table.is_contiguous()
                 for table in rope
+            ),
+            "norms of heads": norms != (None, None)
+            and any(
+                norm is None or norm.shape != (self.head_dim,) or not norm.is_contiguous()
+                for norm in norms
             ),
             "positions": positions.shape != (num_tokens,) or positions.dtype != torch.int32,
             "tables": tables is not None

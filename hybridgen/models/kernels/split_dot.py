@@ -5,7 +5,9 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from hybridgen.models.kernels.activation import activate
 from hybridgen.models.kernels.producer import fetch_ahead, release_consumers, wait_for_producer
+from hybridgen.models.kernels.soft_cap import soft_cap
 
 
 @triton.jit(do_not_specialize=["num_tokens", "ahead"])
@@ -26,8 +28,10 @@ def split_dot_kernel(
     out_stride: tl.tensor,
     residual_stride: tl.tensor,
     epsilon: tl.tensor,
+    cap: tl.tensor,
     ahead: tl.tensor,
     IS_GATED: tl.constexpr,
+    IS_GELU: tl.constexpr,
     IS_EVEN: tl.constexpr,
     SPLITS: tl.constexpr,
     BLOCK_N: tl.constexpr,
@@ -56,7 +60,7 @@ def split_dot_kernel(
     begin = split * share
     end = tl.minimum(begin + share, size)
     gates = weight + row * size
-    ups = gates + num_rows.to(tl.int64) * size
+    ups = gates + tl.cast(num_rows, tl.int64) * size  # a single row is no tensor
     release_consumers(IS_CHAINED)
     if IS_EVEN and ahead > 0:
         wanted = tl.minimum(ahead, end - begin)
@@ -111,7 +115,9 @@ def split_dot_kernel(
         if IS_GATED:
             up_total += tl.load(bias + row + num_rows).to(tl.float32)[:, None]
     if IS_GATED:
-        total = total * tl.sigmoid(total) * up_total
+        total = activate(total, IS_GELU) * up_total
+    if cap is not None:
+        total = soft_cap(total, cap)
     result = tl.trans(total)
     if residual is not None:
         result += addend.to(tl.float32)

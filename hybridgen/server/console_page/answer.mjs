@@ -16,6 +16,13 @@ export function userTurn(text) {
 /** An answer as it is made. */
 export class AnswerTurn {
   #text = document.createTextNode("");
+  #thought = document.createTextNode("");
+  #reasoning = element(
+    "details",
+    { class: "reasoning", hidden: "" },
+    element("summary", {}, "Reasoning"),
+    element("div", { class: "thought" }, this.#thought),
+  );
   #body = element("div", { class: "text" }, this.#text);
   #end = element("p", { class: "end" });
 
@@ -24,6 +31,7 @@ export class AnswerTurn {
       "article",
       { class: "turn", "aria-busy": "true" },
       element("h3", {}, model),
+      this.#reasoning,
       this.#body,
       this.#end,
     );
@@ -35,6 +43,13 @@ export class AnswerTurn {
 
   add(text) {
     this.#text.appendData(text);
+  }
+
+  /** More of what the model thinks before it answers; folded until somebody opens it. */
+  think(text) {
+    if (text === "") return;
+    this.#thought.appendData(text);
+    this.#reasoning.hidden = false;
   }
 
   /** How quick it is, and how it ended once it has. */

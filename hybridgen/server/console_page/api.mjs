@@ -63,6 +63,7 @@ export function readEvent(data) {
   const choice = event.choices?.[0];
   return {
     text: choice?.delta?.content ?? "",
+    reasoning: choice?.delta?.reasoning_content ?? "",
     finishReason: choice?.finish_reason ?? null,
     usage: event.usage ?? null,
   };

@@ -117,7 +117,9 @@ export class Chat {
     const show = everyFrame(() => timing.numTokens ?? answer.figures(timing));
     let finishReason = "";
     for await (const { atMs, events } of streamChat(body, { key: this.key.value, signal })) {
-      this.#measure(timing, atMs, events.filter((event) => event.text !== "").length);
+      const pieces = events.filter(({ text, reasoning }) => text !== "" || reasoning !== "");
+      this.#measure(timing, atMs, pieces.length);
+      answer.think(events.map((event) => event.reasoning).join(""));
       answer.add(events.map((event) => event.text).join(""));
       this.#follow();
       for (const event of events) {

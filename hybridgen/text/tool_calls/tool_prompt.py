@@ -31,7 +31,7 @@ def spell_out(conversation: Conversation, format_: CallFormat) -> Conversation:
         was_result = is_result
     if conversation.tools:
         _add_to_system(messages, described(conversation.tools, format_))
-    return Conversation(messages)
+    return Conversation(messages, None, conversation.template_kwargs)
 
 
 def described(tools: list[dict[str, Any]], format_: CallFormat) -> str:

@@ -20,6 +20,7 @@ from hybridgen.models.reference import attention
 from tests.models.tiny_model import relative_error
 
 MOST, PAST = 32, 64
+SCALE = 16**-0.5
 
 
 class Cudnn:
@@ -30,12 +31,12 @@ class Cudnn:
         self.factor = 1.0
         self.error: Exception | None = None
 
-    def __call__(self, query, keys, values, *, is_causal):
+    def __call__(self, query, keys, values, scale, *, is_causal):
         if self.error is not None:
             raise self.error
         self.shapes.append((len(query), query.shape[2], keys.shape[2], is_causal))
         parts = [
-            attention_calls._attend_plainly(q.transpose(0, 1), k, v, is_causal=is_causal)
+            attention_calls._attend_plainly(q.transpose(0, 1), k, v, scale, is_causal=is_causal)
             for q, k, v in zip(query, keys, values, strict=True)
         ]
         sums = torch.stack([part.sums for part in parts])[..., None]
@@ -68,7 +69,7 @@ def make_past() -> tuple[torch.Tensor, torch.Tensor]:
 def test_sequences_see_nothing_of_their_neighbours():
     query, keys, values = make_heads(11)
     offsets = torch.tensor([0, 3, 4, 11], dtype=torch.int32)
-    out, sums = PlainCalls().within(query, keys, values, offsets, [3, 1, 7])
+    out, sums = PlainCalls(SCALE).within(query, keys, values, offsets, [3, 1, 7])
     for first, stop in ((0, 3), (3, 4), (4, 11)):
         rows = slice(first, stop)
         wanted = attention(*(x[rows].double() for x in (query, keys, values)))
@@ -82,13 +83,13 @@ def test_sequences_see_nothing_of_their_neighbours():
      ([24], False), ([8, 8, 8, 9], False)],
 )  # fmt: skip
 def test_only_prepared_shapes_go_to_cudnn(cudnn, lengths, planned):
-    calls = try_cudnn(make_heads(), make_past(), [(1, 16), (1, 32), (4, 8)], (), 16)
+    calls = try_cudnn(make_heads(), make_past(), [(1, 16), (1, 32), (4, 8)], (), 16, scale=SCALE)
     cudnn.shapes.clear()
     heads = make_heads(sum(lengths))
     offsets = torch.zeros(0, dtype=torch.int32)
     found = calls.within(*heads, offsets, lengths)
     assert bool(cudnn.shapes) == planned
-    wanted = PlainCalls().within(*heads, offsets, lengths)
+    wanted = PlainCalls(SCALE).within(*heads, offsets, lengths)
     assert relative_error(found.out, wanted.out.double()) < 1e-6
     first = 0
     for number, length in enumerate(lengths):
@@ -98,7 +99,7 @@ def test_only_prepared_shapes_go_to_cudnn(cudnn, lengths, planned):
 
 
 def test_prepared_shapes_over_what_came_before_go_to_cudnn(cudnn):
-    calls = try_cudnn(make_heads(), make_past(), [], (32, 16), 8)
+    calls = try_cudnn(make_heads(), make_past(), [], (32, 16), 8, scale=SCALE)
     prepared = set(cudnn.shapes)
     assert prepared == {(1, n, m, False) for n in (8, 16, 24, 32) for m in (32, 16)}
     cudnn.shapes.clear()
@@ -116,7 +117,7 @@ def test_without_cudnn_the_flash_kernel_does_it_all(cudnn, equal, problem, caplo
     else:
         cudnn.factor = 1.1
     with caplog.at_level(logging.WARNING):
-        calls = try_cudnn(make_heads(), make_past(), equal, (16,), 16)
+        calls = try_cudnn(make_heads(), make_past(), equal, (16,), 16, scale=SCALE)
     assert type(calls) is FlashCalls
     assert calls.segments == ()
     assert "not by cuDNN's" in caplog.text
@@ -124,7 +125,7 @@ def test_without_cudnn_the_flash_kernel_does_it_all(cudnn, equal, problem, caplo
 
 def test_what_was_chosen_is_logged(cudnn, caplog):
     with caplog.at_level(logging.INFO):
-        calls = try_cudnn(make_heads(), make_past(), [(1, 16)], (16,), 16)
+        calls = try_cudnn(make_heads(), make_past(), [(1, 16)], (16,), 16, scale=SCALE)
     assert isinstance(calls, CudnnCalls)
     assert f"by cuDNN for {len(set(cudnn.shapes))} shapes" in caplog.text
 

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
 
 import numpy as np
 import pytest
 import torch
 
+from hybridgen.models.config import Experts, ModelConfig
 from hybridgen.models.cuda.batch_state import BatchState
 from hybridgen.models.cuda.decoder import Decoder, batch_buckets
 from hybridgen.models.cuda.device_model import DeviceModel
-from hybridgen.models.cuda.layers import TorchLayers
+from hybridgen.models.cuda.layers import Layers, TorchLayers
 from hybridgen.models.cuda.memory_plan import EngineShape
 from hybridgen.models.cuda.prefill import Prefiller
+from hybridgen.models.cuda.rope_tables import RopeTables, rope_tables
 from hybridgen.models.cuda.weights import _Builder
 from hybridgen.models.device_engine import PromptChunk
 from hybridgen.models.kernels.paged_cache import PagedCache
-from hybridgen.models.reference import llama_logits
-from hybridgen.models.rope import build_rope_table
+from hybridgen.models.reference import reference_logits
 from hybridgen.scheduler.device_row import StateLayout
 from tests.models.tiny_model import random_ids, random_tensors, relative_error, tiny_config
 
@@ -29,31 +31,37 @@ NUM_BLOCKS = 40
 class Model:
     """A tiny model with everything that the engine would build around it."""
 
-    def __init__(self, max_rows: int = 4, **changes: object) -> None:
+    def __init__(
+        self,
+        max_rows: int = 4,
+        max_chunk: int = 64,
+        make_layers: Callable[[ModelConfig, RopeTables], Layers] = TorchLayers,
+        **changes: object,
+    ) -> None:
         self.config = tiny_config(**changes)
         self.tensors = random_tensors(self.config)
-        self.shape = EngineShape(max_rows, self.config.max_position, 64, 2, 16, 4)
+        self.shape = EngineShape(max_rows, self.config.max_position, max_chunk, 2, 16, 4)
         weights = _Builder(
             self.config, torch.float32, CPU, lambda name, out: out.copy_(self.tensors[name])
         ).build()
         lead = (NUM_BLOCKS + 1, self.config.num_kv_heads, 16, self.config.head_dim)
-        caches = [
+        self.caches = [
             PagedCache(torch.full(lead, torch.nan), torch.full(lead, torch.nan))
             for _ in range(self.config.num_layers)
         ]
-        table = build_rope_table(self.config, self.config.max_position)
-        rope = (torch.from_numpy(table.cosines), torch.from_numpy(table.sines))
-        model = DeviceModel(self.config, weights, caches)
-        layers = TorchLayers(self.config.num_heads, rope)
+        model = DeviceModel(self.config, weights, self.caches)
+        layers = make_layers(self.config, rope_tables(self.config, self.config.max_position, CPU))
         self.state = BatchState(StateLayout(max_rows, self.shape.table_width), NUM_BLOCKS, CPU)
         self.decoder = Decoder(model, self.state, layers, 112)
         self.prefiller = Prefiller(model, self.shape, layers, 112, None)  # type: ignore[arg-type]
 
     def logits(self, ids: np.ndarray) -> torch.Tensor:
-        return llama_logits(self.config, self.tensors, torch.from_numpy(ids).long())
+        return reference_logits(self.config, self.tensors, torch.from_numpy(ids).long())
 
-    def prefill(self, ids: np.ndarray, blocks: np.ndarray, cuts: tuple[int, ...]) -> torch.Tensor:
-        for start, stop in pairwise([0, *cuts, len(ids)]):
+    def prefill(
+        self, ids: np.ndarray, blocks: np.ndarray, cuts: tuple[int, ...], begin: int = 0
+    ) -> torch.Tensor:
+        for start, stop in pairwise([begin, *cuts, len(ids)]):
             self.run_piece([PromptChunk(ids[start:stop], start, blocks, 1)])
         return self.prefiller.logits[1, : self.config.vocab_size]
 
@@ -77,6 +85,8 @@ class Model:
         {},
         {"num_heads": 3, "num_kv_heads": 3, "has_qkv_bias": True, "has_mlp_bias": True},
         {"head_dim": 48, "is_embedding_tied": False, "has_output_bias": True},
+        {"experts": Experts(num_experts=6, num_chosen=2, size=40, shared_size=24)},
+        {"experts": Experts(num_experts=3, num_chosen=1, size=40, dense_layers=[1])},
     ],
 )
 def test_prefill_in_pieces_and_decode_equal_the_reference(changes):

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import msgspec
 import pytest
+from msgspec.structs import replace
 
 from hybridgen.errors import ConfigError, OutOfDeviceMemory
-from hybridgen.models.config import ModelConfig
+from hybridgen.models.config import Experts, ModelConfig
+from hybridgen.models.cuda.expert_buffers import expert_buffer_bytes
 from hybridgen.models.cuda.memory_plan import EngineShape, plan_memory
 
 GIB = 1 << 30
@@ -22,10 +25,11 @@ def plan(
     gpu_memory: float | str = 0.9,
     free_gib: float = 1000,
     shape: EngineShape = SHAPE,
+    config: ModelConfig = LLAMA_13B,
     **asked: int,
 ):
     return plan_memory(
-        LLAMA_13B, shape, total_bytes=int(total_gib * GIB), free_bytes=int(free_gib * GIB),
+        config, shape, total_bytes=int(total_gib * GIB), free_bytes=int(free_gib * GIB),
         gpu_memory=gpu_memory, **asked,
     )  # fmt: skip
 
@@ -74,6 +78,30 @@ def test_int8_halves_the_weights_and_needs_room_to_write_a_matrix_out():
     assert many.workspace_bytes == more.workspace_bytes + 2 * matrix_bytes  # decode does it, too
 
 
+def test_norms_behind_products_and_a_second_rotation_table_have_room():
+    plain = plan(140).workspace_bytes
+    normed = plan(140, config=replace(LLAMA_13B, has_post_norms=True)).workspace_bytes
+    assert normed - plain == (64 + 2048) * 5120 * 2
+    windows = [1024, 0] * 20
+    local = replace(LLAMA_13B, layer_windows=windows, local_rope_base=1e4)
+    assert plan(140, config=local).workspace_bytes - plain == 2 * 4096 * 64 * 4
+    partial = replace(LLAMA_13B, rotary_dim=64)
+    assert plain - plan(140, config=partial).workspace_bytes == 2 * 4096 * 32 * 4
+
+
+def test_the_gates_of_a_large_shared_expert_have_room():
+    experts = Experts(num_experts=2, num_chosen=1, size=64, shared_size=16384)
+    usual = replace(experts, shared_size=13824)
+    for is_int8, dequantized in ((False, 0), (True, 2 * (2 * 16384 - 32000) * 5120)):
+        shape = SHAPE._replace(is_int8=is_int8)
+        found, less = (
+            plan(140, shape=shape, config=replace(LLAMA_13B, experts=e)).workspace_bytes
+            - sum(expert_buffer_bytes(e, 5120, rows, 2) for rows in (64, 2048))
+            for e in (experts, usual)
+        )
+        assert found - less == (64 + 2048) * 2 * (16384 - 13824) * 2 + dequantized
+
+
 @pytest.mark.parametrize(
     ("total_gib", "asked", "remedy"),
     [
@@ -90,3 +118,13 @@ def test_what_does_not_fit_is_refused_with_numbers(total_gib, asked, remedy):
     assert "weights 24.2" in text
     assert remedy in text
     assert refusal.value.fields["have_bytes"] == int(int(total_gib * GIB) * 0.9)
+
+
+def test_with_a_window_the_least_is_that_and_a_piece():
+    windowed = msgspec.structs.replace(LLAMA_13B, layer_windows=[256] * 40)
+    shape = SHAPE._replace(max_model_len=32_768)
+    most = 256 // 16 + 2048 // 16 + 2
+    sizes = {"total_bytes": 140 * GIB, "free_bytes": 140 * GIB, "gpu_memory": 0.9}
+    assert plan_memory(windowed, shape, num_blocks=most, **sizes).num_blocks == most
+    with pytest.raises(OutOfDeviceMemory, match=f"takes {most} blocks"):
+        plan_memory(windowed, shape, num_blocks=most - 1, **sizes)

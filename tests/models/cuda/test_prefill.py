@@ -80,11 +80,11 @@ def test_a_piece_without_memory_is_over_and_can_be_computed_anew(monkeypatch):
     prefiller = model.prefiller
     attend, calls = prefiller._attention.attend, []
 
-    def fail_once(layout, cache):
+    def fail_once(layout, cache, heads):
         calls.append(layout)
         if len(calls) == 2:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9.00 MiB")
-        return attend(layout, cache)
+        return attend(layout, cache, heads)
 
     monkeypatch.setattr(prefiller._attention, "attend", fail_once)
     pieces = [prefiller.start([chunk]) for _ in range(MAX_PIECES)]
@@ -180,7 +180,7 @@ def test_pieces_have_few_sizes():
 )
 def test_a_prompt_in_pieces_equals_the_reference_however_attention_is_split(cuts, segments, window):
     model = Model(num_layers=2)
-    model.prefiller._attention.calls = PlainCalls(segments, window)
+    model.prefiller._attention.calls = PlainCalls(32**-0.5, segments, window)
     ids = random_ids(model.config, 100)
     (table,) = tables_of([100], 1)
     logits = model.prefill(ids, table, tuple(sorted({*cuts, MAX_TOKENS})))

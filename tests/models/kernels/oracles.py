@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from hybridgen.models.reference import attention, rms_norm, rotate, swiglu
+from hybridgen.models.kernels.head_options import PLAIN_HEADS, HeadOptions
+from hybridgen.models.reference import attention, geglu, rms_norm, rotate, softcap, swiglu
 
 EPSILON = 1e-5
 
@@ -23,6 +24,9 @@ def product(
     norm: torch.Tensor | None = None,
     residual: torch.Tensor | None = None,
     is_gated: bool = False,
+    is_gelu: bool = False,
+    cap: float = 0.0,
+    post_norm: torch.Tensor | None = None,
 ) -> torch.Tensor:
     wide = x.double()
     if norm is not None:
@@ -33,20 +37,42 @@ def product(
     if bias is not None:
         result = result + bias.double()
     if is_gated:
-        result = swiglu(*result.chunk(2, -1))
+        result = (geglu if is_gelu else swiglu)(*result.chunk(2, -1))
+    result = softcap(result, cap)
+    if post_norm is not None:
+        result = rms_norm(result, post_norm.double(), EPSILON)
     return result if residual is None else result + residual.double()
 
 
 def rotated_heads(
-    qkv: torch.Tensor, rope: tuple[torch.Tensor, torch.Tensor], position: int, sizes: list[int]
+    qkv: torch.Tensor,
+    rope: tuple[torch.Tensor, torch.Tensor],
+    position: int,
+    sizes: list[int],
+    options: HeadOptions = PLAIN_HEADS,
 ) -> list[torch.Tensor]:
-    """Queries and keys rotated, values as they are, [heads, head_dim] each, of one token."""
-    head_dim = 2 * rope[0].shape[1]
-    heads = qkv.double().view(1, -1, head_dim).split(sizes, 1)
+    """Queries and keys normed and rotated, values as they are, [heads, d] each, of one token."""
+    heads = list(qkv.double().view(1, sum(sizes), -1).split(sizes, 1))
     cos, sin = (table[position : position + 1].double() for table in rope)
-    return [rotate(heads[0], cos, sin)[0], rotate(heads[1], cos, sin)[0], heads[2][0]]
+    for index, norm in enumerate((options.q_norm, options.k_norm)):
+        if norm is not None:
+            heads[index] = rms_norm(heads[index], norm.double(), options.epsilon)
+        heads[index] = rotate(heads[index], cos, sin)
+    return [part[0] for part in heads]
 
 
-def attended(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+def attended(
+    query: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    options: HeadOptions = PLAIN_HEADS,
+) -> torch.Tensor:
     """Attention of one token, query [heads, head_dim], to keys and values [m, kv_heads, d]."""
-    return attention(query[None], keys.double(), values.double())[0].flatten()
+    return attention(
+        query[None],
+        keys.double(),
+        values.double(),
+        scale=options.scale,
+        cap=options.softcap,
+        window=options.window,
+    )[0].flatten()

@@ -16,6 +16,7 @@ from hybridgen.models.kernels.attention import (
     default_choice,
     load_table,
 )
+from hybridgen.models.kernels.head_options import PLAIN_HEADS, HeadOptions
 from hybridgen.models.kernels.paged_cache import PagedCache
 from hybridgen.models.kernels.rotary import rotate_and_store
 from hybridgen.models.kernels.workspace import Workspace
@@ -35,6 +36,7 @@ class Stage(NamedTuple):
     rope: tuple[torch.Tensor, torch.Tensor]
     positions: torch.Tensor
     tables: torch.Tensor
+    heads: HeadOptions = PLAIN_HEADS
 
     @property
     def sizes(self) -> list[int]:
@@ -48,7 +50,14 @@ class Stage(NamedTuple):
 
 
 def build(
-    num_heads: int, num_kv_heads: int, head_dim: int, positions: list[int], *, seed: int = 0
+    num_heads: int,
+    num_kv_heads: int,
+    head_dim: int,
+    positions: list[int],
+    *,
+    rotary: int = 0,
+    heads: HeadOptions = PLAIN_HEADS,
+    seed: int = 0,
 ) -> Stage:
     generator = torch.Generator().manual_seed(seed)
     width = max(positions) // BLOCK_SIZE + 1
@@ -58,7 +67,7 @@ def build(
         return torch.randn(*shape, generator=generator)
 
     order = torch.randperm(num_blocks, generator=generator)[: len(positions) * width]
-    angles = normal(max(positions) + 1, head_dim // 2)
+    angles = normal(max(positions) + 1, (rotary or head_dim) // 2)
     shape = (num_blocks, num_kv_heads, BLOCK_SIZE, head_dim)
     return Stage(
         num_heads,
@@ -67,6 +76,7 @@ def build(
         (angles.cos(), angles.sin()),
         torch.tensor(positions, dtype=torch.int32),
         order.view(len(positions), width).int(),
+        heads,
     )
 
 
@@ -83,7 +93,7 @@ def run(stage: Stage, choice: AttentionChoice) -> torch.Tensor:
     for _ in range(2):  # the second finds the counters as the first left them
         decode_attention(
             stage.qkv, cache, out, stage.rope, stage.positions, stage.tables,
-            num_heads=stage.num_heads, workspace=workspace, choice=choice,
+            num_heads=stage.num_heads, workspace=workspace, choice=choice, heads=stage.heads,
         )  # fmt: skip
         assert not workspace.counters.any()
     return out
@@ -222,7 +232,10 @@ def test_places_that_do_not_fit_are_refused() -> None:
         ("tables", {"tables": torch.zeros(3, 1, dtype=torch.int32)}),
         ("qkv", {"qkv": torch.zeros(2, 7)}),
         ("num_heads", {"num_heads": 3}),
-        ("rope", {"rope": (torch.zeros(9, 31), torch.zeros(9, 31))}),
+        ("rope", {"rope": (torch.zeros(9, 33), torch.zeros(9, 33))}),
+        ("rope", {"rope": (torch.zeros(9, 32), torch.zeros(9, 31))}),
+        ("norms of heads", {"heads": HeadOptions(q_norm=torch.zeros(64))}),
+        ("norms of heads", {"heads": HeadOptions(q_norm=torch.zeros(64), k_norm=torch.zeros(32))}),
         ("cache", {"cache": PagedCache(torch.zeros(4, 2, 16, 64), torch.zeros(4, 2, 16, 65))}),
     ],
 )

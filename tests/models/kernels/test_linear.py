@@ -34,6 +34,7 @@ def run(
         num_counters=counters,
         dtype=x.dtype,
         num_elements=scratch_needs(len(x), weights.shape),
+        num_products=0 if weights.post_norm is None else len(x) * weights.shape.num_rows,
     )
     out = torch.full((len(x), weights.shape.num_rows), torch.nan, dtype=out_dtype or x.dtype)
     linear(x, weights, out, workspace=workspace, choice=choice, **more)
@@ -79,12 +80,41 @@ def test_a_product_with_all_that_may_follow_equals_the_oracle(
     ("choice", "num_tokens"),
     [(GEMV, 1), (DOT, 3), (SPLIT, 3), (NORMED, 3), (LIBRARY, 3)],
 )
-def test_a_gated_product_equals_the_oracle(choice: LinearChoice, num_tokens: int) -> None:
+@pytest.mark.parametrize("is_gelu", [False, True])
+def test_a_gated_product_equals_the_oracle(
+    choice: LinearChoice, num_tokens: int, is_gelu: bool
+) -> None:
     x, weight = operands(num_tokens, is_gated=True)
-    more = {"bias": torch.randn(44), "norm": torch.rand(76) + 0.5}
-    weights = LinearWeights(weight, is_gated=True, epsilon=EPSILON, **more)
-    out = run(choice, x, weights)
-    assert relative_error(out, product(x, weight, is_gated=True, **more)) < 1e-6
+    more: dict[str, Any] = {"bias": torch.randn(44), "norm": torch.rand(76) + 0.5}
+    more |= {"is_gated": True, "is_gelu": is_gelu}
+    out = run(choice, x, LinearWeights(weight, epsilon=EPSILON, **more))
+    assert relative_error(out, product(x, weight, **more)) < 1e-6
+
+
+@pytest.mark.parametrize(("choice", "num_tokens"), [(GEMV, 1), (SPLIT, 3), (LIBRARY, 3)])
+def test_results_may_be_capped(choice: LinearChoice, num_tokens: int) -> None:
+    x, weight = operands(num_tokens)
+    more = {"bias": torch.randn(22), "norm": torch.rand(76) + 0.5}
+    out = run(choice, x, LinearWeights(weight, epsilon=EPSILON, softcap=5.0, **more))
+    assert out.abs().max() <= 5.0
+    assert relative_error(out, product(x, weight, cap=5.0, **more)) < 1e-6
+
+
+@pytest.mark.parametrize(("choice", "num_tokens"), [(GEMV, 1), (SPLIT, 3), (LIBRARY, 3)])
+@pytest.mark.parametrize("is_int8", [False, True])
+def test_a_norm_may_follow_the_product(
+    choice: LinearChoice, num_tokens: int, is_int8: bool
+) -> None:
+    x, weight = operands(num_tokens)
+    more = {"bias": torch.randn(22), "post_norm": torch.rand(22) + 0.5}
+    if is_int8:
+        weight, more["scales"] = (weight * 40).to(torch.int8), torch.rand(22) * 0.02
+    hidden = torch.randn(num_tokens, 22)
+    wanted = product(x, weight, residual=hidden, **more)
+    weights = LinearWeights(weight, epsilon=EPSILON, **more)
+    assert relative_error(run(choice, x, weights, residual=hidden), wanted) < 1e-6
+    alone = product(x, weight, **more)
+    assert relative_error(run(choice, x, weights), alone) < 1e-6
 
 
 @pytest.mark.parametrize(("choice", "num_tokens"), [(GEMV, 1), (DOT, 3), (SPLIT, 3), (LIBRARY, 3)])

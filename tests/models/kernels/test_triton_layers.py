@@ -5,6 +5,7 @@ import torch
 
 from hybridgen.models.cuda.int8_rows import quantize_rows
 from hybridgen.models.cuda.layers import Projection, TorchLayers
+from hybridgen.models.cuda.rope_tables import RopeTables
 from hybridgen.models.cuda.triton_layers import TritonLayers
 from hybridgen.models.kernels import linear_choice
 from tests.models.kernels.oracles import relative_error
@@ -12,6 +13,7 @@ from tests.models.tiny_model import tiny_config
 
 CONFIG = tiny_config(hidden_size=64, intermediate_size=48, num_heads=2, num_kv_heads=1)
 ROPE = (torch.ones(4, 16), torch.zeros(4, 16))
+ROPES = RopeTables(ROPE, ROPE)
 
 
 def projection(num_rows: int, *, is_int8: bool, is_gated: bool) -> Projection:
@@ -37,7 +39,7 @@ def test_projections_equal_those_of_plain_torch(
     weights = projection(96, is_int8=is_int8, is_gated=is_gated)
     x = torch.randn(num_rows, 64, generator=torch.Generator().manual_seed(num_rows))
     out, wanted = (torch.full((num_rows, 48 if is_gated else 96), torch.nan) for _ in range(2))
-    layers = TritonLayers(CONFIG, ROPE, [1, 4, 6], torch.float32, is_int8=is_int8)
+    layers = TritonLayers(CONFIG, ROPES, [1, 4, 6], torch.float32, is_int8=is_int8)
     layers.project(x, weights, out)
-    TorchLayers(2, ROPE).project(x, weights, wanted)
+    TorchLayers(CONFIG, ROPES).project(x, weights, wanted)
     assert relative_error(out, wanted.double()) < 1e-6

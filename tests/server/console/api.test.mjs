@@ -66,6 +66,16 @@ test("a stream is read to its end, with times, reason and usage", async () => {
   assert.equal(last[1].usage.completion_tokens, 2);
 });
 
+test("reasoning comes beside the text", async () => {
+  const pieces = [CHUNK({ reasoning_content: "Hm" }) + CHUNK({ content: "Hi" }) + DONE];
+  const { reads, text } = await collect(pieces);
+  assert.equal(text, "Hi");
+  assert.deepEqual(
+    reads[0].events.map((event) => event.reasoning),
+    ["Hm", ""],
+  );
+});
+
 test("a character may be cut in two", async () => {
   const bytes = new TextEncoder().encode(CHUNK({ content: "é😀" }) + DONE);
   const pieces = [...bytes].map((byte) => Uint8Array.of(byte));

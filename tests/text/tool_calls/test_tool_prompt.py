@@ -34,7 +34,7 @@ def spelled(
 
 
 def test_roles_that_every_template_knows_are_left() -> None:
-    turns, tools = spelled(MESSAGES, [TOOL])
+    turns, tools, _ = spelled(MESSAGES, [TOOL])
     assert tools is None
     assert [turn["role"] for turn in turns] == ["system", "user", "assistant", "user", "assistant"]
     assert all(turn.keys() == {"role", "content"} for turn in turns)
@@ -45,19 +45,19 @@ def test_roles_that_every_template_knows_are_left() -> None:
 
 
 def test_tools_follow_what_the_system_message_says() -> None:
-    turns, _ = spelled([{"role": "system", "content": "Be brief."}, MESSAGES[0]], [TOOL])
+    turns, _, _ = spelled([{"role": "system", "content": "Be brief."}, MESSAGES[0]], [TOOL])
     assert [turn["role"] for turn in turns] == ["system", "user"]
     assert turns[0]["content"].startswith("Be brief.\n\n")
 
 
 def test_a_past_call_is_spelled_out_where_no_tools_are_offered_any_more() -> None:
-    turns, _ = spelled(MESSAGES, [])
+    turns, _, _ = spelled(MESSAGES, [])
     assert turns[0]["role"] == "user"
     assert "<tool_call>" in turns[1]["content"]
 
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_what_is_spelled_out_is_what_the_parser_reads(name: str) -> None:
-    turns, _ = spelled([{**MESSAGES[1], "content": None}], [], name)
+    turns, _, _ = spelled([{**MESSAGES[1], "content": None}], [], name)
     expected = [*call("f", '{"a": 1}'), *call("f", '{"a": 2}')]
     assert parse(FORMATS[name], [turns[0]["content"]]) == expected

@@ -1,11 +1,11 @@
-"""The Llama block interface: embedding, blocks and logits of one batch, in one native call."""
+"""The model on the CPU: embedding, blocks and logits of one batch, in one native call."""
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
-import torch
+import numpy as np
+import numpy.typing as npt
 
 from hybridgen.errors import InternalError
 from hybridgen.models import _native
@@ -13,11 +13,14 @@ from hybridgen.models.attention import scratch_floats
 from hybridgen.models.compute_pool import ComputePool
 from hybridgen.models.config import ModelConfig
 from hybridgen.models.engine import FloatArray, IntArray
+from hybridgen.models.experts import ExpertSpace, PackedExperts
 from hybridgen.models.kv_cache import KvCache
-from hybridgen.models.layers import DTYPE_CODES
+from hybridgen.models.layers import DTYPE_CODES, Epilogue, activation_rows, address
 from hybridgen.models.records import BatchRecord, LayerRecord, ModelRecord, encode_record
 from hybridgen.models.rope import RopeTable, build_rope_table
-from hybridgen.models.weights import LayerWeights, LlamaWeights
+from hybridgen.models.weights import LayerWeights, ModelWeights
+
+Bytes = npt.NDArray[np.uint8]
 
 
 class TokenBatch(NamedTuple):
@@ -44,24 +47,20 @@ class _WorkSpace:
     def __init__(
         self, config: ModelConfig, max_rows: int, max_positions: int, threads: int
     ) -> None:
-        qkv_size = config.q_size + 2 * config.kv_size
-        self.hidden = _rows(max_rows, config.hidden_size)
-        self.normed = _rows(max_rows, config.hidden_size)
-        self.qkv = _rows(max_rows, qkv_size)
-        self.attended = _rows(max_rows, config.q_size)
-        self.inner = _rows(max_rows, config.intermediate_size)
-        self.scratch = _rows(threads, scratch_floats(config.head_dim, max_positions))
+        self.hidden = activation_rows(max_rows, config.hidden_size)
+        self.normed = activation_rows(max_rows, config.hidden_size)
+        self.qkv = activation_rows(max_rows, config.qkv_size)
+        self.attended = activation_rows(max_rows, config.q_size)
+        self.inner = activation_rows(max_rows, config.intermediate_size)
+        self.scratch = activation_rows(threads, scratch_floats(config.head_dim, max_positions))
+        experts = config.experts
+        self.experts = (
+            None if experts is None else ExpertSpace(experts, config.hidden_size, max_rows)
+        )
 
 
-def _rows(num_rows: int, size: int) -> torch.Tensor:
-    """[num_rows, size and some], uninitialised."""
-    # Rows start on cache lines but not whole pages apart, where the rows of one tile would
-    # compete for the same cache sets.
-    return torch.empty(num_rows, -(-size // 16) * 16 + 16)
-
-
-class LlamaModel:
-    """Weights, KV cache, rope table and work space; owns all the memory that the kernels touch.
+class CpuModel:
+    """Weights, KV cache, rope tables and work space; owns all the memory that the kernels touch.
 
     Args:
         config: shape of the model.
@@ -75,7 +74,7 @@ class LlamaModel:
     def __init__(
         self,
         config: ModelConfig,
-        weights: LlamaWeights,
+        weights: ModelWeights,
         cache: KvCache,
         pool: ComputePool,
         *,
@@ -88,14 +87,26 @@ class LlamaModel:
         self.max_positions = max_positions
         self._weights = weights
         self._pool = pool
-        self._rope = build_rope_table(config, max_positions)
+        local_layers = [config.has_local_rope(layer) for layer in range(config.num_layers)]
+        self._ropes = {
+            is_local: build_rope_table(config, max_positions, is_local=is_local)
+            for is_local in set(local_layers)
+        }
         self._space = _WorkSpace(config, max_rows, max_positions, pool.num_threads)
-        self._model_record = encode_record(
-            _model_record(config, weights, self._rope, self._space, max_rows)
-        )
+        self._model_record = encode_record(_model_record(config, weights, self._space, max_rows))
+        self._expert_records = _expert_records(config, weights, self._space)
         self._layer_records = b"".join(
-            encode_record(_layer_record(layer, cache.keys[i], cache.values[i]))
-            for i, layer in enumerate(weights.layers)
+            encode_record(
+                _layer_record(
+                    config,
+                    i,
+                    weights.layers[i],
+                    self._ropes[is_local],
+                    cache,
+                    experts=self._expert_records.get(i),
+                )
+            )
+            for i, is_local in enumerate(local_layers)
         )
 
     def forward(self, batch: TokenBatch) -> None:
@@ -134,8 +145,7 @@ class LlamaModel:
 
 def _model_record(
     config: ModelConfig,
-    weights: LlamaWeights,
-    rope: RopeTable,
+    weights: ModelWeights,
     space: _WorkSpace,
     max_rows: int,
 ) -> ModelRecord:
@@ -147,15 +157,18 @@ def _model_record(
         num_heads=config.num_heads,
         num_kv_heads=config.num_kv_heads,
         head_dim=config.head_dim,
+        rotary_size=config.rotary_size,
+        gate=_gate(config),
         dtype=DTYPE_CODES[weights.embedding.dtype],
         max_rows=max_rows,
         epsilon=config.rms_norm_eps,
-        scale=1 / math.sqrt(config.head_dim),
+        scale=config.score_scale,
+        embedding_scale=config.embedding_scale,
+        attention_softcap=config.attention_softcap,
+        logit_softcap=config.logit_softcap,
         embedding=weights.embedding.panels.data_ptr(),
         lm_head=weights.lm_head.panels.data_ptr(),
         final_norm=weights.final_norm.data_ptr(),
-        cosines=rope.cosines.ctypes.data,
-        sines=rope.sines.ctypes.data,
         hidden=space.hidden.data_ptr(),
         normed=space.normed.data_ptr(),
         qkv=space.qkv.data_ptr(),
@@ -170,21 +183,53 @@ def _model_record(
     )
 
 
-def _layer_record(layer: LayerWeights, keys: torch.Tensor, values: torch.Tensor) -> LayerRecord:
-    def address(tensor: torch.Tensor | None) -> int:
-        return 0 if tensor is None else tensor.data_ptr()
+def _gate(config: ModelConfig) -> Epilogue:
+    return Epilogue.GEGLU if config.activation == "gelu_tanh" else Epilogue.SWIGLU
 
+
+def _expert_records(
+    config: ModelConfig, weights: ModelWeights, space: _WorkSpace
+) -> dict[int, Bytes]:
+    """Layer → the record of its experts, in memory that stays where it is."""
+    return {
+        index: np.frombuffer(
+            encode_record(layer.feed_forward.record(space.experts, _gate(config))), np.uint8
+        )
+        for index, layer in enumerate(weights.layers)
+        if isinstance(layer.feed_forward, PackedExperts) and space.experts is not None
+    }
+
+
+def _layer_record(
+    config: ModelConfig,
+    layer: int,
+    weights: LayerWeights,
+    rope: RopeTable,
+    cache: KvCache,
+    *,
+    experts: Bytes | None,
+) -> LayerRecord:
+    block = weights.feed_forward
+    plain = None if isinstance(block, PackedExperts) else block
     return LayerRecord(
-        qkv=address(layer.qkv.panels),
-        output=address(layer.output.panels),
-        gate_up=address(layer.gate_up.panels),
-        down=address(layer.down.panels),
-        qkv_bias=address(layer.qkv_bias),
-        output_bias=address(layer.output_bias),
-        gate_up_bias=address(layer.gate_up_bias),
-        down_bias=address(layer.down_bias),
-        attention_norm=address(layer.attention_norm),
-        mlp_norm=address(layer.mlp_norm),
-        keys=address(keys),
-        values=address(values),
+        qkv=address(weights.qkv.panels),
+        output=address(weights.output.panels),
+        gate_up=0 if plain is None else address(plain.gate_up.panels),
+        down=0 if plain is None else address(plain.down.panels),
+        qkv_bias=address(weights.qkv_bias),
+        output_bias=address(weights.output_bias),
+        gate_up_bias=0 if plain is None else address(plain.gate_up_bias),
+        down_bias=0 if plain is None else address(plain.down_bias),
+        attention_norm=address(weights.attention_norm),
+        mlp_norm=address(weights.mlp_norm),
+        attention_post_norm=address(weights.attention_post_norm),
+        mlp_post_norm=address(weights.mlp_post_norm),
+        q_norm=address(weights.q_norm),
+        k_norm=address(weights.k_norm),
+        cosines=rope.cosines.ctypes.data,
+        sines=rope.sines.ctypes.data,
+        window=config.window(layer),
+        keys=address(cache.keys[layer]),
+        values=address(cache.values[layer]),
+        experts=0 if experts is None else experts.ctypes.data,
     )
