@@ -55,6 +55,11 @@ class LinkEnd:
         """The last frame is on its way."""
         self._num_sent += 1
 
+    def expect(self, incarnation: int) -> None:
+        """The other end has this incarnation, or a later one; what goes out is for that."""
+        if incarnation > self._peer:
+            self._peer, self._num_sent, self._num_missed_there = incarnation, 0, 0
+
     def take(self, frame: Stamped[Any]) -> Any | None:
         """The message in ``frame``; None when it counts no more."""
         pair = (frame.sender, frame.receiver)

@@ -46,6 +46,10 @@ class CoschedulerLink:
         self._repeat_at_s = 0.0
         self.retry_at_s: float | None = None
 
+    def expect(self, incarnation: int) -> None:
+        """This coscheduler follows now, which says nothing to the supervisor before it is asked."""
+        self._end.expect(incarnation)
+
     def send(self, message: _Order) -> None:
         """Send now, or as soon as the coscheduler takes it."""
         self._open[_key(message)] = message

@@ -245,6 +245,8 @@ class Supervisor:
             self._poller_version = -1  # a closed socket is readable for ever
 
     def _on_ready(self, child: Child) -> None:
+        if child.plan.role is Role.COSCHEDULER:
+            self._link.expect(child.incarnation)
         if self._phase is Phase.STARTING:
             ready = [member.is_ready for member in self._fleet.members.values()]
             self._listener.child_ready(child.plan.name, sum(ready), len(ready))

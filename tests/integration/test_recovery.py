@@ -131,3 +131,11 @@ def test_texts_of_the_demo_model_are_the_same_when_workers_are_killed() -> None:
                 assert texts_with_kill(tree, role, 24) == expected
         for _ in range(NUM_KILLS):
             assert texts_with_tokenizer_kill(tree, 24) == expected
+
+
+def test_a_stop_is_heard_by_a_coscheduler_that_follows_one_that_died() -> None:
+    with running_tree(model="mock", num_gateways=0, **ANY_RESTARTS) as tree:
+        for name in ("detokenizer-0", "coscheduler-0"):  # the first has heard of a death
+            tree.wait_replaced(name, tree.kill(name))
+        asked_s = time.monotonic()
+    assert time.monotonic() - asked_s < 15.0  # the limit for what runs is 30 s, and nothing does

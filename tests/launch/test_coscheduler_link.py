@@ -38,6 +38,12 @@ class Stage:
         eventually(has_heard, 5.0)
         return self.heard
 
+    def is_answered(self) -> bool:
+        """Nothing waits for an answer any more."""
+        self.link.is_drained()
+        self.link.flush()
+        return self.link.retry_at_s is None
+
     def answer(self, message: DeathNoted | TreeDrained) -> None:
         self.coscheduler.send("supervisor", message)
 
@@ -62,13 +68,7 @@ def test_a_death_is_repeated_until_it_is_noted(stage: Stage) -> None:
     stage.link.flush()
     assert stage.hear(2) == [DEATH, DEATH]
     stage.answer(DeathNoted("sampler", 1, 3))
-
-    def is_noted() -> bool:
-        stage.link.is_drained()
-        stage.link.flush()
-        return stage.link.retry_at_s is None
-
-    eventually(is_noted, 5.0)
+    eventually(stage.is_answered, 5.0)
     stage.clock.advance(5.0)
     stage.link.flush()
     stage.link.send(OTHER)
@@ -85,6 +85,18 @@ def test_a_death_is_told_to_the_next_coscheduler_too_when_the_first_did_not_note
     stage.clock.advance(1.1)
     stage.link.flush()
     assert stage.hear(2) == [DEATH, DEATH]
+
+
+def test_a_coscheduler_that_follows_one_that_answered_is_told_at_once(stage: Stage) -> None:
+    stage.link.send(DEATH)
+    stage.hear(1)
+    stage.answer(DeathNoted("sampler", 1, 3))
+    eventually(stage.is_answered, 5.0)
+    stage.coscheduler.close()
+    stage.coscheduler = WorkerLinks(stage.endpoint, 2, ["supervisor"])
+    stage.link.expect(2)
+    stage.link.send(DrainTree(1.0))
+    assert stage.hear(2)[1:] == [DrainTree(1.0)]
 
 
 def test_the_drain_order_is_repeated_until_the_tree_is_drained(stage: Stage) -> None:
