@@ -88,10 +88,21 @@ class Http2Counter:
         """Read the server's first frames."""
         self._read()
 
-    def gaps_s(self) -> list[float]:
-        """Between one frame of a stream and the next, all streams together; without the last."""
-        times = [one[:-1] for one in self._arrived_s.values()]
-        return [later - earlier for one in times for earlier, later in itertools.pairwise(one)]
+    def steady_span_s(self) -> tuple[float, float]:
+        """From when every stream has begun until the first one ends."""
+        times = self._arrived_s.values()
+        return max(one[0] for one in times), min(one[-1] for one in times)
+
+    def steps_s(self, least_pause_s: float) -> list[list[float]]:
+        """Arrivals of all streams in the steady span, apart where nothing came for so long."""
+        begin_s, end_s = self.steady_span_s()
+        times = sorted(t for one in self._arrived_s.values() for t in one if begin_s <= t < end_s)
+        steps: list[list[float]] = [[]]
+        for earlier, later in itertools.pairwise(times):
+            steps[-1].append(earlier)
+            if later - earlier > least_pause_s:
+                steps.append([])
+        return steps[1:-1]  # the first and the last may be cut
 
     def first_s(self) -> float:
         """When the first data came."""
