@@ -17,7 +17,7 @@ from hybridgen.client.peer import COSCHEDULER, Peer
 from hybridgen.errors import InvalidRequest
 from hybridgen.ipc.channel import Router
 from hybridgen.ipc.runtime_dir import RuntimeDir
-from hybridgen.ipc.zmq_options import MAX_CLIENT_FRAME_BYTES
+from hybridgen.ipc.zmq_options import HIGH_WATER, MAX_CLIENT_FRAME_BYTES
 from hybridgen.messages import (
     ClientOrder,
     Decoder,
@@ -31,7 +31,9 @@ from hybridgen.request import TextPrompt
 ORDERS = Decoder(ClientOrder)
 LIMIT_S = 10.0
 #: More than one turn of the loop takes.
-NUM_MANY = 200
+NUM_ANSWERS = 200
+#: More than the queues of both ends hold.
+NUM_MANY = 3 * HIGH_WATER
 
 
 @pytest.fixture
@@ -137,13 +139,13 @@ def test_many_answers_at_once_all_arrive_and_let_others_have_their_turn(address:
         heard = Heard()
         with closing(heard.link(address)), router(address) as server:
             await until(lambda: heard.num_connections)
-            for n in range(NUM_MANY):
+            for n in range(NUM_ANSWERS):
                 server.send(address.identity, accepted(n))
-            while len(heard.messages) < NUM_MANY:
+            while len(heard.messages) < NUM_ANSWERS:
                 before = len(heard.messages)
                 await asyncio.sleep(0)
                 turns += len(heard.messages) > before
-        assert heard.messages == [accepted(n) for n in range(NUM_MANY)]
+        assert heard.messages == [accepted(n) for n in range(NUM_ANSWERS)]
         assert turns > 1
 
     async def limited() -> None:
