@@ -27,7 +27,7 @@ START_SLACK_S = 5.0
 #: Beyond the drain limit: the supervisor's own slack and grace, and its clean-up.
 STOP_SLACK_S = 5.0
 MAX_RESULT_BYTES = 1 << 20
-SERVE_COMMAND = (sys.executable, "-P", "-m", "hybridgen", "serve")
+SERVE_COMMAND: tuple[str, ...] = (sys.executable, "-P", "-m", "hybridgen", "serve")
 
 
 class TreeHandle:

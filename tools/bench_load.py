@@ -29,12 +29,15 @@ from hybridgen.formats.hybridgen_file import (
 from hybridgen.formats.inspect import inspect_model
 from hybridgen.formats.mock_model import mock_model
 from hybridgen.formats.model_info import ModelInfo
+from hybridgen.formats.tokenizer_spec import TokenType
 from hybridgen.models.config import ModelConfig
 from hybridgen.models.cuda.upload import MAX_THREADS
 from hybridgen.models.cuda.weights import load_device_weights
 
 CONFIG = Path(__file__).parent / "configs" / "llama-8b.json"
 NUM_NUMBERS = 1 << 24
+#: Of the numbers: what such a model computes stays finite.
+SPREAD = 0.02
 
 
 def main() -> int:
@@ -62,23 +65,39 @@ def main() -> int:
 
 def make_info(num_bytes: float) -> ModelInfo:
     """The 8B shape with so many layers that its weights take about ``num_bytes`` in bf16."""
-    config = inspect_model(
-        str(CONFIG), Config(model=ModelSection(model=str(CONFIG), load_format="dummy"))
-    ).config
+    config = shape_of(CONFIG)
     small = msgspec.structs.replace(config, num_layers=1, vocab_size=32000)
     layer_bytes = 2 * (msgspec.structs.replace(small, num_layers=2).num_parameters)
     layer_bytes -= 2 * small.num_parameters
     num_layers = 1 + max(0, round((num_bytes - 2 * small.num_parameters) / layer_bytes))
-    config = msgspec.structs.replace(small, num_layers=num_layers)
+    return info_of(msgspec.structs.replace(small, num_layers=num_layers))
+
+
+def shape_of(path: Path) -> ModelConfig:
+    """What a config.json describes."""
+    section = ModelSection(model=str(path), load_format="dummy")
+    return inspect_model(str(path), Config(model=section)).config
+
+
+def info_of(config: ModelConfig) -> ModelInfo:
+    """A model of that shape, with the mock model's tokenizer, filled up to its vocabulary."""
     mock = mock_model(Config())
-    tokenizer = msgspec.structs.replace(mock.tokenizer, vocab_size=config.vocab_size)
+    spec, num_tokens = mock.tokenizer, config.vocab_size
+    num_more = num_tokens - len(spec.tokens)
+    tokenizer = msgspec.structs.replace(
+        spec,
+        tokens=[*spec.tokens, *(f" w{number}" for number in range(num_more))],
+        token_types=[*spec.token_types, *([int(TokenType.NORMAL)] * num_more)],
+        vocab_size=num_tokens,
+    )
     return msgspec.structs.replace(mock, kind="hybridgen", config=config, tokenizer=tokenizer)
 
 
 def write_model(info: ModelInfo, path: Path) -> int:
     """The same random numbers over and over; bytes of the tensors."""
     metadata = file_metadata(info, "bfloat16", SourceFacts(name="bench"))
-    numbers = torch.randn(NUM_NUMBERS, generator=torch.Generator().manual_seed(0)).bfloat16()
+    numbers = torch.randn(NUM_NUMBERS, generator=torch.Generator().manual_seed(0))
+    numbers = (numbers * SPREAD).bfloat16()
     stock = numbers.view(torch.uint8).numpy().data
     num_bytes = 2 * info.config.num_parameters
     with path.open("wb") as file:

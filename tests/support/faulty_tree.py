@@ -5,6 +5,7 @@ Takes the options of `hybridgen serve`; ``faulty_tree`` starts it for a test.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -29,7 +30,7 @@ def faulty_tree(
     """A running tree whose workers misbehave as ``faulty`` says."""
     command = (sys.executable, "-P", "-m", "tests.support.faulty_tree")
     monkeypatch.setattr(tree, "SERVE_COMMAND", command)
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT), prepend=os.pathsep)
     monkeypatch.setenv("FAULTY", faulty)
     with running_tree(**options) as running:
         yield running

@@ -1,7 +1,8 @@
 """Workers that a certain request kills: the one with the seed ``POISON_SEED``, or that prompt.
 
 ``FAULTY`` says whose entry to spoil and how: ``tokenizer``, ``detokenizer``, ``sampler``,
-``gpu-prefill``, ``gpu-decode``; or ``gpu-lost``: the device fails once, in the first incarnation.
+``gpu-prefill``, ``gpu-decode``; or ``gpu-lost``: the device fails once, in the first incarnation;
+or ``device-…``, see ``tests/gpu/failing_device.py``.
 Where ``WORKERS_PROXY`` names an address, the workers look for their coscheduler there.
 """
 
@@ -139,4 +140,8 @@ def gpu(spec: WorkerSpec, control: ControlSocket) -> int:
         module.ComputeRing._decode = checked_decode  # type: ignore[method-assign]
     if FAULTY == "gpu-lost":
         module.ComputeRing._decode = failing_decode  # type: ignore[method-assign]
+    if FAULTY.startswith("device-") and spec.incarnation == 1:
+        from tests.gpu import failing_device
+
+        failing_device.arm(FAULTY)
     return module.run(spec, control)
