@@ -60,6 +60,8 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
             "decode_attention.py:decode_attention_kernel",
             "expert_product.py:expert_product_kernel",
             "gemv.py:gemv_kernel",
+            "limb_dot.py:limb_dot_kernel",
+            "limb_gemv.py:limb_gemv_kernel",
             "rotary.py:_rotary_kernel",
             "split_dot.py:split_dot_kernel",
         )

@@ -6,13 +6,18 @@ import itertools
 from collections.abc import Iterator
 
 from hybridgen.models.kernels.attention import AttentionChoice
-from hybridgen.models.kernels.linear_choice import LinearChoice, LinearShape
+from hybridgen.models.kernels.linear_choice import LIMB_GROUP, LinearChoice, LinearShape
 
 #: Products behind a norm; the others add to the residual.
 NORMED = ("qkv", "gate_up", "head")
 NUM_PROCESSORS = 132
 #: Rows and columns of weights (of both matrices of a gate), warps.
 _TILES = ((64, 128, 4), (64, 256, 4), (128, 64, 4), (128, 128, 4), (128, 128, 8), (256, 64, 8))
+#: The same for products in integers.
+_LIMB_TILES = (
+    (64, 128, 4), (64, 256, 4), (64, 512, 4), (128, 128, 4), (128, 256, 4), (128, 128, 8),
+    (128, 256, 8),
+)  # fmt: skip
 #: Shared memory of a program, a little below the 232,448 there are: Triton adds to the estimate.
 MAX_SHARED_BYTES = 225_000
 #: Columns that programs ask for early: in the first round, and in the second for the best.
@@ -20,6 +25,8 @@ FIRST_AHEAD = 512
 MORE_AHEAD = {
     "dot": (0, 256, 1024, 2048),
     "gemv": (),
+    "limb_gemv": (),
+    "limb_dot": (0, 256, 1024, 2048),
     "library": (),
 }
 TUNED_CONTEXT = 1024
@@ -43,10 +50,16 @@ def product_candidates(name: str, shape: LinearShape, batch: int) -> Iterator[Li
 
 def linear_candidates(shape: LinearShape, batch: int, *, has_norm: bool) -> Iterator[LinearChoice]:
     """Choices for a product; ``has_norm`` says that a norm comes before it."""
+    if batch == 1 and shape.weight_bits == 8:
+        yield from _limb_candidates(shape)
+        return
     if batch == 1:
         yield from _gemv_candidates(shape, has_norm)
         return
     yield LinearChoice("library")
+    if shape.weight_bits == 8:
+        yield from _limb_dot_candidates(shape, batch)
+        return
     block_b = max(16, min(1 << (batch - 1).bit_length(), 128))
     for choice in _dot_candidates(shape, block_b):
         yield choice
@@ -69,6 +82,23 @@ def _dot_candidates(shape: LinearShape, block_b: int) -> Iterator[LinearChoice]:
                     "dot", block_n, block_k, block_b, splits, warps, stages,
                     ahead=FIRST_AHEAD,
                 )  # fmt: skip
+
+
+def _limb_dot_candidates(shape: LinearShape, batch: int) -> Iterator[LinearChoice]:
+    """The same for products in integers, where a token takes two columns of the matrix unit."""
+    matrices = 2 if shape.is_gated else 1
+    block_b = max(8, 1 << (batch - 1).bit_length())
+    for (tile, block_k, warps), stages in itertools.product(_LIMB_TILES, (3, 4, 6)):
+        for tokens in {min(block_b, 32), min(block_b, 64)}:
+            shared = stages * block_k * (tile + 2 * tokens)
+            fits = 24_000 <= shared <= MAX_SHARED_BYTES and tile * tokens <= 1024 * warps
+            if fits and shape.size % block_k == 0:
+                at_once = MAX_SHARED_BYTES // shared
+                for splits in _useful_splits(shape, tile // matrices, block_k, at_once):
+                    yield LinearChoice(
+                        "limb_dot", tile // matrices, block_k, tokens, splits, warps, stages,
+                        ahead=FIRST_AHEAD,
+                    )  # fmt: skip
 
 
 def _useful_splits(shape: LinearShape, block_n: int, block_k: int, per_processor: int) -> list[int]:
@@ -98,6 +128,16 @@ def _gemv_candidates(shape: LinearShape, has_norm: bool) -> Iterator[LinearChoic
                     "gemv", block_n, block_k, num_warps=warps, num_stages=stages,
                     fuses_norm=fuses_norm,
                 )  # fmt: skip
+
+
+def _limb_candidates(shape: LinearShape) -> Iterator[LinearChoice]:
+    """Every thread has a group of columns, or two, in each row."""
+    for tile, groups, warps, stages in itertools.product((4, 8, 16), (1, 2), (1, 2, 4, 8), (1, 3)):
+        block_n = tile // (2 if shape.is_gated else 1)
+        block_k = LIMB_GROUP * 32 * groups * warps
+        is_wasteful = -(-shape.size // block_k) * block_k > 1.25 * shape.size
+        if not is_wasteful and tile * groups <= 16 and (groups == 1 or stages == 1):
+            yield LinearChoice("limb_gemv", block_n, block_k, num_warps=warps, num_stages=stages)
 
 
 def attention_candidates(num_sequences: int, num_kv_heads: int) -> Iterator[AttentionChoice]:

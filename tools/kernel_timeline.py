@@ -18,6 +18,7 @@ _PRODUCT_NAMES = re.compile(r"_dot_kernel|gemv|gemm|nvjet|cutlass|xmma", re.IGNO
 _PLACES = {
     "embedding": "embedding",
     "norm_kernel": "norm",
+    "limb_rows": "limbs",
     "decode_attention": "attention",
     "gate_kernel": "gate",
     "begin": "state",

@@ -12,7 +12,11 @@ from hybridgen.errors import InternalError
 from hybridgen.models.kernels.dequantize import dequantize
 from hybridgen.models.kernels.gate import apply_gate
 from hybridgen.models.kernels.gemv import gemv_kernel
+from hybridgen.models.kernels.limb_dot import limb_dot_kernel
+from hybridgen.models.kernels.limb_gemv import limb_gemv_kernel
+from hybridgen.models.kernels.limb_rows import split_rows
 from hybridgen.models.kernels.linear_choice import (
+    LIMB_GROUP,
     MAX_DEQUANTIZED,
     LinearChoice,
     LinearShape,
@@ -102,23 +106,30 @@ def linear(
     if choice.form == "library":
         _by_library(x, weights, out, workspace, residual, is_chained)
         return
+    if choice.form == "limb_dot":
+        _by_limb_dot(x, weights, out, workspace, residual, choice, is_chained)
+        return
     if weights.norm is not None and not _fuses_norm(choice, x.dtype):
         normed = workspace.rows(len(x), x.shape[1], x.dtype)
         rms_norm(x, weights.norm, normed, epsilon=weights.epsilon, is_chained=is_chained)
         x, weights = normed, weights._replace(norm=None)
     if choice.form == "gemv":
         _by_gemv(x, weights, out, residual, choice, is_chained)
+    elif choice.form == "limb_gemv":
+        _by_limb_gemv(x, weights, out, residual, choice, is_chained)
     else:
         _by_dot(x, weights, out, workspace, residual, choice, is_chained)
 
 
 def linear_needs(num_tokens: int, shape: LinearShape, choice: LinearChoice) -> tuple[int, int]:
     """Floats and counters of the workspace; scratch rows are ``scratch_needs``."""
-    if choice.form != "dot" or choice.splits == 1:
-        return 0, 0
+    groups = triton.cdiv(shape.size, choice.block_k) if choice.form == "limb_dot" else 0
+    num_scales = num_tokens * groups
+    if choice.form not in ("dot", "limb_dot") or choice.splits == 1:
+        return num_scales, 0
     tiles = triton.cdiv(shape.num_rows, choice.block_n) * triton.cdiv(num_tokens, choice.block_b)
     area = choice.block_n * (2 if shape.is_gated else 1) + (1 if choice.fuses_norm else 0)
-    return tiles * choice.splits * area * choice.block_b, tiles
+    return num_scales + tiles * choice.splits * area * choice.block_b, tiles
 
 
 def scratch_needs(num_tokens: int, shape: LinearShape, choice: LinearChoice = _LIBRARY) -> int:
@@ -163,6 +174,30 @@ def _by_gemv(
     )  # fmt: skip
 
 
+def _by_limb_gemv(
+    x: torch.Tensor,
+    weights: LinearWeights,
+    out: torch.Tensor,
+    residual: torch.Tensor | None,
+    choice: LinearChoice,
+    is_chained: bool,
+) -> None:
+    shape = weights.shape
+    if len(x) != 1 or shape.weight_bits != 8 or shape.size % LIMB_GROUP:
+        raise InternalError(
+            "this kernel takes one token and INT8 weights in whole groups",
+            value=f"{len(x)} tokens, {shape}",
+        )
+    limb_gemv_kernel[(triton.cdiv(shape.num_rows, choice.block_n),)](
+        x, weights.weight.view(torch.int32), out, weights.scales, residual, weights.bias,
+        shape.num_rows, weights.softcap or None,
+        SIZE=shape.size, IS_GATED=shape.is_gated, IS_GELU=weights.is_gelu,
+        BLOCK_N=choice.block_n, BLOCK_K=choice.block_k, STAGES=choice.num_stages,
+        IS_CHAINED=is_chained, IS_COMPILED=not triton.knobs.runtime.interpret,
+        num_warps=choice.num_warps, launch_pdl=is_chained,
+    )  # fmt: skip
+
+
 def _by_dot(
     x: torch.Tensor,
     weights: LinearWeights,
@@ -190,6 +225,46 @@ def _by_dot(
         IS_EVEN=shape.size % choice.block_k == 0, SPLITS=choice.splits,
         BLOCK_N=choice.block_n, BLOCK_K=choice.block_k, BLOCK_B=choice.block_b,
         IS_CHAINED=is_chained,
+        num_warps=choice.num_warps, num_stages=choice.num_stages, launch_pdl=is_chained,
+    )  # fmt: skip
+
+
+def _by_limb_dot(
+    x: torch.Tensor,
+    weights: LinearWeights,
+    out: torch.Tensor,
+    workspace: Workspace,
+    residual: torch.Tensor | None,
+    choice: LinearChoice,
+    is_chained: bool,
+) -> None:
+    """The limbs are made by a kernel of their own, in the place of a norm if there is one."""
+    shape, num_tokens = weights.shape, len(x)
+    if shape.weight_bits != 8:
+        raise InternalError("this kernel takes INT8 weights", value=str(shape))
+    floats, counters = linear_needs(num_tokens, shape, choice)
+    workspace.require(num_floats=floats, num_counters=counters)
+    num_scales = triton.cdiv(shape.size, choice.block_k) * num_tokens
+    scales, partials = workspace.partials[:num_scales], workspace.partials[num_scales:]
+    limbs = workspace.rows(num_tokens, shape.size, x.dtype).view(torch.int8)
+    split_rows(
+        x, limbs, scales,
+        group=choice.block_k, norm=weights.norm, epsilon=weights.epsilon, is_chained=is_chained,
+    )  # fmt: skip
+    grid = (
+        triton.cdiv(shape.num_rows, choice.block_n),
+        choice.splits,
+        triton.cdiv(num_tokens, choice.block_b),
+    )
+    limb_dot_kernel[grid](
+        limbs, scales, weights.weight, out, weights.scales, residual, weights.bias,
+        partials, workspace.counters, num_tokens, shape.num_rows, shape.size,
+        out.stride(0), 0 if residual is None else residual.stride(0),
+        weights.softcap or None, choice.ahead,
+        IS_GATED=shape.is_gated, IS_GELU=weights.is_gelu,
+        IS_EVEN=shape.size % choice.block_k == 0, SPLITS=choice.splits,
+        BLOCK_N=choice.block_n, BLOCK_K=choice.block_k, BLOCK_B=choice.block_b,
+        STAGES=choice.num_stages, IS_CHAINED=is_chained,
         num_warps=choice.num_warps, num_stages=choice.num_stages, launch_pdl=is_chained,
     )  # fmt: skip
 

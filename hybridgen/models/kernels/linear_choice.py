@@ -14,24 +14,26 @@ MAX_DOT_TOKENS = 64
 #: The same for INT8 weights. cuBLAS gets them in the dtype of x, written out first: five times
 #: their bytes, which pays only when many tokens share them.
 MAX_INT8_DOT_TOKENS = 128
+#: Columns that share a scale where x is made integers; one thread reads as many weights at once.
+LIMB_GROUP = 16
 #: Most weights that are written out at once; a matrix with more comes in pieces.
 MAX_DEQUANTIZED = 1 << 28
 
-LinearForm = Literal["gemv", "dot", "library"]
+LinearForm = Literal["gemv", "limb_gemv", "dot", "limb_dot", "library"]
 
 
 class LinearChoice(NamedTuple):
     """How one product is made.
 
     Attributes:
-        form: one token on the vector units, some on the matrix units with every tile a program's,
-            the same with tiles dealt evenly to programs that stay (from Hopper on), or cuBLAS.
+        form: one token on the vector units in float32, the same in integers (INT8 weights, size a
+            multiple of 16), some on the matrix units, the same in integers, or cuBLAS.
         block_n, block_k, block_b: rows of the weights, columns, tokens of one tile.
-        splits: programs that share the columns of one tile ("dot").
+        splits: programs that share the columns of one tile ("dot", "limb_dot").
         num_warps, num_stages: of one program.
         unroll: iterations in a row ("gemv").
         fuses_norm: a norm before the product is made in the same kernel.
-        ahead: columns of its weights that a program asks for before it waits for x ("dot").
+        ahead: columns of its weights that a program asks for before it waits for x (the same).
     """
 
     form: LinearForm

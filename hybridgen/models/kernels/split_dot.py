@@ -82,10 +82,10 @@ def split_dot_kernel(
             # Eight columns are one thread's, so that nothing is exchanged in here.
             squares += tl.sum(tl.reshape(wide * wide, [BLOCK_K // 8, 8, BLOCK_B]), 1)
             value = (wide * factor[:, None]).to(value.dtype)
-        w = _weights(gates[:, None] + k[None, :], k, size, IS_EVEN)
+        w = load_weights(gates[:, None] + k[None, :], k, size, IS_EVEN)
         total = tl.dot(w.to(value.dtype), value, total, input_precision="ieee")
         if IS_GATED:
-            u = _weights(ups[:, None] + k[None, :], k, size, IS_EVEN)
+            u = load_weights(ups[:, None] + k[None, :], k, size, IS_EVEN)
             up_total = tl.dot(u.to(value.dtype), value, up_total, input_precision="ieee")
     # What follows the sums is asked for before the sums of other splits: one wait, not two.
     is_stored = is_token[:, None] & (n < num_rows)[None, :]
@@ -95,7 +95,7 @@ def split_dot_kernel(
     square = tl.sum(squares, 0)
     if SPLITS > 1:
         index = tl.program_id(2) * tl.num_programs(0) + tile
-        total, up_total, square, is_last = _gather(
+        total, up_total, square, is_last = gather(
             total, up_total, square, partials, counters, index, split,
             IS_GATED, norm is not None, SPLITS, BLOCK_N, BLOCK_B,
         )  # fmt: skip
@@ -106,6 +106,27 @@ def split_dot_kernel(
         total *= root
         if IS_GATED:
             up_total *= root
+    total = finish(total, up_total, scales, bias, row, num_rows, cap, IS_GATED, IS_GELU)
+    result = tl.trans(total)
+    if residual is not None:
+        result += addend.to(tl.float32)
+    result = result.to(out.dtype.element_ty)
+    tl.store(out + cell[0] * out_stride + cell[1], result, mask=is_stored)
+
+
+@triton.jit
+def finish(
+    total: tl.tensor,
+    up_total: tl.tensor,
+    scales: tl.tensor,
+    bias: tl.tensor,
+    row: tl.tensor,
+    num_rows: tl.tensor,
+    cap: tl.tensor,
+    IS_GATED: tl.constexpr,
+    IS_GELU: tl.constexpr,
+):
+    """What follows the sums of BLOCK_N rows [BLOCK_N, BLOCK_B], up to the residual."""
     if scales is not None:
         total *= tl.load(scales + row).to(tl.float32)[:, None]
         if IS_GATED:
@@ -118,15 +139,11 @@ def split_dot_kernel(
         total = activate(total, IS_GELU) * up_total
     if cap is not None:
         total = soft_cap(total, cap)
-    result = tl.trans(total)
-    if residual is not None:
-        result += addend.to(tl.float32)
-    result = result.to(out.dtype.element_ty)
-    tl.store(out + cell[0] * out_stride + cell[1], result, mask=is_stored)
+    return total
 
 
 @triton.jit
-def _weights(pointers: tl.tensor, column: tl.tensor, size: tl.tensor, IS_EVEN: tl.constexpr):
+def load_weights(pointers: tl.tensor, column: tl.tensor, size: tl.tensor, IS_EVEN: tl.constexpr):
     """A tile of weights; they are used once, so they need not stay in the cache."""
     if IS_EVEN:
         return tl.load(pointers, eviction_policy="evict_first")
@@ -134,7 +151,7 @@ def _weights(pointers: tl.tensor, column: tl.tensor, size: tl.tensor, IS_EVEN: t
 
 
 @triton.jit
-def _gather(
+def gather(
     total: tl.tensor,
     up_total: tl.tensor,
     square: tl.tensor,
