@@ -45,3 +45,11 @@ def test_anything_else_is_refused_with_examples(amount: float | str) -> None:
         bytes_of(amount, 100 * GIB, name="gpu_memory")
     assert "0.9, 90%, 60GiB" in str(refusal.value)
     assert refusal.value.fields.get("value", "") == str(amount)
+
+
+@pytest.mark.parametrize("amount", ["50%", "0.5", 1.0])
+def test_a_share_is_refused_where_only_bytes_can_be_meant(amount: float | str) -> None:
+    assert bytes_of("8GiB", None, name="cpu_kv_mem") == 8 * GIB
+    with pytest.raises(ConfigError, match="cpu_kv_mem") as caught:
+        bytes_of(amount, None, name="cpu_kv_mem")
+    assert caught.value.fields["limit"] == "bytes"

@@ -32,6 +32,7 @@ from hybridgen.messages import (
 )
 from hybridgen.sampling.grammar_check import MAX_COMPILE_S, GrammarCheck
 from hybridgen.sampling.lazy_matchers import LazyMatchers
+from hybridgen.text.cpu_limit import CpuTicks
 from hybridgen.text.prompt_encoder import PromptEncoder, build_prompt_encoder
 from hybridgen.text.regex_automaton import regex_automaton
 from hybridgen.workers.lifecycle import IDLE_WAIT_S, WorkerContext
@@ -55,11 +56,12 @@ def run(spec: WorkerSpec, control: ControlSocket) -> int:
     poller = Poller()
     poller.add(coscheduler)
     poller.add(control)
-    while not context.should_exit:
-        poller.poll(IDLE_WAIT_S)
-        context.line.beat()
-        context.read_orders()
-        tokenizer.serve_waiting()
+    with CpuTicks():  # templates run under a limit
+        while not context.should_exit:
+            poller.poll(IDLE_WAIT_S)
+            context.line.beat()
+            context.read_orders()
+            tokenizer.serve_waiting()
     coscheduler.close()
     return 0
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Literal
 
 import msgspec
@@ -29,7 +28,7 @@ class ServeHints(
     """Where keys and values belong: all on the device; keys in host memory (``hybrid``); idle
     sequences in host memory (``park``). Not followed yet: all stay on the device."""
     cpu_kv_mem: str | None = None
-    """Host memory for them, as 8GiB; ``hybrid`` and ``park`` need it. Not followed yet."""
+    """Bytes of host memory for them, as 8GiB; ``hybrid`` and ``park`` need it. Not followed yet."""
 
     @property
     def given(self) -> dict[str, int | str]:
@@ -55,7 +54,7 @@ class ServeHints(
                     remedy="Give it a value that the option of this name accepts",
                 ) from None
         if self.cpu_kv_mem is not None:
-            bytes_of(self.cpu_kv_mem, sys.maxsize, name="cpu_kv_mem")
+            bytes_of(self.cpu_kv_mem, None, name="cpu_kv_mem")  # a share of which machine?
         elif self.kv_cache_policy in ("hybrid", "park"):
             raise ConfigError(
                 "this KV cache policy needs host memory",

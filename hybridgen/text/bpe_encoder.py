@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -12,6 +13,9 @@ from hybridgen.errors import BadModelFile, UnsupportedModel
 from hybridgen.formats.tokenizer_spec import TokenizerSpec, TokenType
 from hybridgen.text.split_rules import SPLIT_RULES, SplitRule
 from hybridgen.text.vocabulary import token_types
+
+# A batch is one text here; the library would hand it to threads of its own.
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
 _REMEDY = "Fetch or convert the model again"
 _Result = TypeVar("_Result")
@@ -31,10 +35,12 @@ class BpeEncoder:
     def encode_run(self, text: str, is_first: bool) -> list[int]:
         """Ids of a run of plain text; ``is_first``: nothing stands before it."""
         tokenizer = self._tokenizer if is_first else self._later
-        ids: list[int] = _guarded(
-            lambda: tokenizer.encode(text, add_special_tokens=False).ids,
+        # The fast call keeps no offsets.
+        (encoding,) = _guarded(
+            lambda: tokenizer.encode_batch_fast([text], add_special_tokens=False),
             "the tokenizer cannot encode a text",
         )
+        ids: list[int] = encoding.ids
         return ids
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 from jinja2.exceptions import SecurityError, TemplateError, TemplateSyntaxError
@@ -36,6 +37,9 @@ _TEMPLATE_FAULTS = (
 _DATE_FORMAT = re.compile(r"(?:%[A-Za-z%]|[^%]){0,64}")
 
 
+Messages = Sequence[ChatMessage | Mapping[str, Any]]
+
+
 class RefusedByTemplate(Exception):
     """The template called raise_exception."""
 
@@ -47,7 +51,10 @@ class ChatTemplate:
         source: Jinja source.
         bos_token: text that the template knows under this name; likewise ``eos_token``.
         now_s: wall clock for ``strftime_now``, seconds since the epoch (shown as UTC).
-        cpu_limit_s: CPU time that compiling, and each rendering, may take.
+        cpu_limit_s: CPU time that compiling, and all renderings of one prompt, may take.
+
+    Attributes:
+        is_timeless: the same messages give the same text at any time.
 
     Raises:
         BadModelFile: the source is not a template that can be compiled within the limits.
@@ -68,6 +75,7 @@ class ChatTemplate:
             "bos_token": bos_token,
             "eos_token": eos_token,
         }
+        self.is_timeless = "strftime_now" not in source
         self._compile(source)
 
     def _compile(self, source: str) -> None:
@@ -81,6 +89,7 @@ class ChatTemplate:
             )
         self._sandbox = sandbox = TemplateSandbox()
         sandbox.globals |= {"raise_exception": _refuse, "strftime_now": self._strftime_now}
+        self._globals = {**sandbox.globals, "documents": None}
         try:
             with CpuLimit(self._cpu_limit_s):
                 self._template = sandbox.from_string(source)
@@ -99,16 +108,35 @@ class ChatTemplate:
                 remedy=_REMEDY,
             ) from error
 
-    def render(
+    @contextlib.contextmanager
+    def cpu_limit(self) -> Iterator[None]:
+        """A limit on the CPU time of all that is rendered inside.
+
+        Raises:
+            InvalidRequest: it was reached.
+        """
+        try:
+            with CpuLimit(self._cpu_limit_s):
+                yield
+        except CpuTimeSpent as error:
+            limit = f"{self._cpu_limit_s} s of CPU time"
+            raise _invalid("the chat template takes too long", limit=limit) from error
+
+    def render(self, messages: Messages, **options: Any) -> str:
+        """``render_unlimited`` within ``cpu_limit``."""
+        with self.cpu_limit():
+            return self.render_unlimited(messages, **options)
+
+    def render_unlimited(
         self,
-        messages: Sequence[ChatMessage | Mapping[str, Any]],
+        messages: Messages,
         add_generation_prompt: bool = True,
         *,
         tools: list[dict[str, Any]] | None = None,
         kwargs: Mapping[str, Any] | None = None,
         max_output_bytes: int = MAX_OUTPUT_BYTES,
     ) -> str:
-        """The conversation as one text.
+        """The conversation as one text, under the caller's limit on CPU time.
 
         Args:
             messages: oldest first.
@@ -119,11 +147,11 @@ class ChatTemplate:
 
         Raises:
             InvalidRequest: the template refuses these messages, fails on them, or exceeds its
-                CPU or output limit. UnsupportedModel: it wants something that templates are
+                output limit. UnsupportedModel: it wants something that templates are
                 not given.
         """
         variables = {
-            "documents": None,
+            **self._globals,
             **(kwargs or {}),
             **self._constants,
             "messages": [
@@ -134,13 +162,9 @@ class ChatTemplate:
             "add_generation_prompt": add_generation_prompt,
         }
         try:
-            with CpuLimit(self._cpu_limit_s):
-                return self._render(variables, max_output_bytes)
+            return self._render(variables, max_output_bytes)
         except RefusedByTemplate as error:
             raise _invalid(f"the chat template refuses the messages: {error}") from error
-        except CpuTimeSpent as error:
-            limit = f"{self._cpu_limit_s} s of CPU time"
-            raise _invalid("the chat template takes too long", limit=limit) from error
         except SizeExceeded as error:
             raise _invalid(
                 "the chat template makes too much text",
@@ -159,13 +183,19 @@ class ChatTemplate:
     def _render(self, variables: dict[str, Any], max_bytes: int) -> str:
         self._sandbox.budget.reset()
         pieces: list[str] = []
-        num_bytes = 0
-        for piece in self._template.generate(variables):
-            num_bytes += len(piece.encode("utf-8", "surrogatepass"))
-            if num_bytes > max_bytes:
-                raise SizeExceeded(f"{num_bytes} bytes or more")
+        num_chars = 0
+        # Shared: the variables are the context, globals among them; nothing is copied again.
+        context = self._template.new_context(variables, shared=True)
+        for piece in self._template.root_render_func(context):
+            num_chars += len(piece)
+            if num_chars > max_bytes:
+                raise SizeExceeded(f"{num_chars} bytes or more")
             pieces.append(piece)
-        return "".join(pieces)
+        text = "".join(pieces)
+        num_bytes = num_chars if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
+        if num_bytes > max_bytes:
+            raise SizeExceeded(f"{num_bytes} bytes")
+        return text
 
     def _strftime_now(self, date_format: str) -> str:
         if not _DATE_FORMAT.fullmatch(date_format):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from hybridgen.errors import ContextLengthExceeded, InvalidRequest
 from hybridgen.formats.tokenizer_spec import TokenizerSpec
 from hybridgen.request import MAX_BYTES_PER_TOKEN, ChatPrompt, IdsPrompt, Prompt, TextPrompt
 from hybridgen.text.chat_template import MAX_OUTPUT_BYTES, ChatTemplate
 from hybridgen.text.conversation import Conversation, conversation_of, texts_of
+from hybridgen.text.shape_cache import ShapeCache
 from hybridgen.text.special_guard import SpecialGuard
 from hybridgen.text.template_kwargs import check_template_kwargs
 from hybridgen.text.template_source import template_source
@@ -51,6 +53,9 @@ class PromptEncoder:
         self._max_model_len = max_model_len
         self._prefix = [] if bos_id is None else [bos_id]
         self._guard = SpecialGuard(tokenizer.specials)
+        if template is not None:
+            render = partial(_render, template, max_bytes=MAX_OUTPUT_BYTES * _GUARDED_BYTES)
+            self._render_marked = ShapeCache(render).render if template.is_timeless else render
 
     def encode(self, prompt: Prompt) -> list[int]:
         """Ids of ``prompt``. Special-token text that a user wrote stays text.
@@ -102,16 +107,13 @@ class PromptEncoder:
         conversation = self._for_template(conversation_of(prompt))
 
         def render(turns: Conversation) -> str:
-            is_plain = turns is conversation
-            max_bytes = MAX_OUTPUT_BYTES if is_plain else MAX_OUTPUT_BYTES * _GUARDED_BYTES
-            return template.render(
-                turns.messages,
-                tools=turns.tools,
-                kwargs=turns.template_kwargs,
-                max_output_bytes=max_bytes,
-            )
+            if turns is conversation:
+                return _render(template, turns, MAX_OUTPUT_BYTES)
+            return self._render_marked(turns)
 
-        return self._tokenizer.encode_parts(self._guard.split(render, conversation))
+        with template.cpu_limit():
+            parts = [*self._guard.split(render, conversation)]
+        return self._tokenizer.encode_parts(parts)
 
     def _for_template(self, conversation: Conversation) -> Conversation:
         """With tools, calls and results in words where the template knows nothing of them."""
@@ -146,6 +148,15 @@ class PromptEncoder:
                 limit=self._max_model_len - 1,
                 remedy="Send a shorter prompt",
             )
+
+
+def _render(template: ChatTemplate, turns: Conversation, max_bytes: int) -> str:
+    return template.render_unlimited(
+        turns.messages,
+        tools=turns.tools,
+        kwargs=turns.template_kwargs,
+        max_output_bytes=max_bytes,
+    )
 
 
 def build_prompt_encoder(

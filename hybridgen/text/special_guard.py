@@ -1,27 +1,33 @@
 """Who wrote which character: keeps special-token text in messages from becoming special ids.
 
 The rendered template is one text in which the template's own ``<|im_end|>`` and one that a user
-typed look alike. So the template is rendered a second time with a guard character (a Unicode
-noncharacter) before characters of the messages and tools; a special token counts only where no
-guard is inside it or right before it, that is, where every character of it comes from the template.
+typed look alike. So the template is rendered a second time with marks in what people wrote, each
+of which begins with a guard character (a Unicode noncharacter); a special token counts only where
+no guard is inside it or right before it, that is, where every character of it comes from the
+template. A template that looks into its messages may then render differently; that shows when the
+marks are taken out again, and the next way of marking is tried:
 
-With a guard before every character that occurs in any special token this is exact. A template
-that searches in its messages (for ``</think>``, say) may then render differently; that shows when
-the guards are taken out again, and a sparse guard is tried: only on special texts that are whole,
-or cut off by a message's end. When even that changes what the template does, the request is
-refused.
+1. A stand-in of two characters for the text of each message: exact, and long texts cost nothing.
+   Tools, calls and variables are marked as in 2.
+2. A guard before every character that occurs in any special token: exact, also where a template
+   cuts or changes what messages say.
+3. Guards on special texts that are whole, or cut off by a message's end: for templates that search
+   in messages, for ``</think>``, say.
+
+When even that changes what the template does, the request is refused.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 from hybridgen.errors import InvalidRequest
 from hybridgen.text.conversation import Conversation
 from hybridgen.text.special_tokens import SpecialTokens
+from hybridgen.text.stand_ins import StandIns
 
 #: Noncharacters (Unicode 23.7): no text needs them, so one that nobody used is soon found.
 GUARDS = tuple(chr(code) for code in range(0xFDD0, 0xFDF0))
@@ -59,6 +65,7 @@ class SpecialGuard:
         self._tails = {text[-n:] for text in self._texts for n in range(1, len(text))}
         self._whole = _anywhere(self._texts)
         self._alphabet = frozenset("".join(self._texts))
+        self._has_blanks = any(map(str.isspace, self._alphabet))
 
     def split(self, render: Render, conversation: Conversation) -> Iterable[int | str]:
         """Special ids and runs of text of the rendered ``conversation``, in order.
@@ -73,19 +80,32 @@ class SpecialGuard:
         if not self._alphabet:
             return [rendered]
         guard = _unused_guard(rendered, conversation)
-        for mark in (self._mark_all, self._mark_suspects):
-            marks = _Marks(partial(mark, guard=guard), partial(self._mark_suspects, guard=guard))
+        for marks in self._ways_to_mark(guard):
             marked = marks.conversation(conversation)
-            text = rendered if marked == conversation else render(marked)
+            try:
+                text = rendered if marked == conversation else render(marked)
+            except InvalidRequest:
+                continue  # it accepted the messages as they are
             # Values that are shown as Python or ASCII-only JSON show the guard as its escape.
             text = text.replace(_escaped(guard), guard)
-            if text.replace(guard, "") == rendered:
-                return self._specials.split(text, guard)
+            stand_ins = marks.stand_ins
+            if stand_ins.num_chars(text) == len(rendered) and stand_ins.fill(text) == rendered:
+                return self._specials.split(text, guard, stand_ins.fill)
         raise InvalidRequest(
             "special-token text in a message changes what the chat template does",
             param="messages",
             remedy="Leave the model's special tokens out of messages and tools",
         )
+
+    def _ways_to_mark(self, guard: str) -> Iterator[_Marks]:
+        none, stand_ins = StandIns(guard), StandIns(guard)
+        dense, sparse = (
+            partial(self._mark_all, guard=guard),
+            partial(self._mark_suspects, guard=guard),
+        )
+        yield _Marks(partial(self._stand_in, stand_ins), dense, sparse, stand_ins)
+        yield _Marks(dense, dense, sparse, none)
+        yield _Marks(sparse, sparse, sparse, none)
 
     def _check_role(self, role: str) -> None:
         is_part = role not in KNOWN_ROLES and any(role in text for text in self._texts)
@@ -98,8 +118,16 @@ class SpecialGuard:
                 remedy="Use one of the usual roles",
             )
 
-    def _mark_all(self, content: str, guard: str) -> str:
-        return content.translate({ord(char): guard + char for char in self._alphabet})
+    def _stand_in(self, stand_ins: StandIns, content: str) -> str:
+        """White space at the ends stays: templates trim it."""
+        core = content if self._has_blanks else content.strip()
+        if not core:
+            return content
+        begin = content.find(core)
+        return content[:begin] + stand_ins.put(core) + content[begin + len(core) :]
+
+    def _mark_all(self, text: str, guard: str) -> str:
+        return text.translate(_guarded(self._alphabet, guard))
 
     def _mark_suspects(self, content: str, guard: str) -> str:
         """Guards on whole special texts, and on parts of them at the ends of the content."""
@@ -135,8 +163,15 @@ def _anywhere(texts: list[str]) -> re.Pattern[str]:
     return re.compile(f"(?=[{re.escape(firsts)}])(?=({'|'.join(map(re.escape, texts))}))")
 
 
+@lru_cache(len(GUARDS))
+def _guarded(alphabet: frozenset[str], guard: str) -> dict[int, str]:
+    """For ``str.translate``."""
+    return {ord(char): guard + char for char in alphabet}
+
+
 def _unused_guard(rendered: str, conversation: Conversation) -> str:
-    texts = [rendered, *_texts([*conversation])]
+    texts = [rendered]
+    _collect_texts(conversation, texts)
     for guard in GUARDS:
         if not any(guard in text for text in texts) and _escaped(guard) not in rendered:
             return guard
@@ -149,14 +184,16 @@ def _unused_guard(rendered: str, conversation: Conversation) -> str:
     )
 
 
-def _texts(value: Any) -> Iterator[str]:
+def _collect_texts(value: Any, texts: list[str]) -> None:
     if isinstance(value, str):
-        yield value
+        texts.append(value)
     elif isinstance(value, dict):
-        yield from _texts([*value, *value.values()])
-    elif isinstance(value, list):
+        texts += value
+        for item in value.values():
+            _collect_texts(item, texts)
+    elif isinstance(value, list | tuple):
         for item in value:
-            yield from _texts(item)
+            _collect_texts(item, texts)
 
 
 def _escaped(guard: str) -> str:
@@ -164,25 +201,32 @@ def _escaped(guard: str) -> str:
 
 
 class _Marks(NamedTuple):
-    """Puts guards into a conversation."""
+    """Marks a conversation."""
 
+    content: _Mark
+    """For what a message says."""
     text: _Mark
+    """For texts of tools, of calls and of variables."""
     word: _Mark
     """For names and ids: templates count their characters, and compare them."""
+    stand_ins: StandIns
+    """Those that ``content`` puts."""
 
     def conversation(self, turns: Conversation) -> Conversation:
         """All of it but roles."""
         messages = [self._message(message) for message in turns.messages]
-        # Templates compare their variables with words: these get sparse guards, their names none.
-        sparse = self._replace(text=self.word)
-        kwargs = {key: sparse._value(value) for key, value in (turns.template_kwargs or {}).items()}
-        return Conversation(messages, self._value(turns.tools), kwargs or None)
+        tools, kwargs = self._value(turns.tools), None
+        if turns.template_kwargs:
+            # Templates compare them with words: these get sparse guards, their names none.
+            sparse = self._replace(text=self.word)
+            kwargs = {key: sparse._value(value) for key, value in turns.template_kwargs.items()}
+        return Conversation(messages, tools, kwargs)
 
     def _message(self, message: dict[str, Any]) -> dict[str, Any]:
         marked: dict[str, Any] = {"role": message["role"]}
         for key, value in message.items():
             if key in _TEXT_KEYS:
-                marked[key] = self.text(value)
+                marked[key] = self.content(value)
             elif key not in marked:
                 marked[key] = self.word(value) if isinstance(value, str) else self._value(value)
         return marked

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from hybridgen.errors import BadModelFile
@@ -47,12 +47,16 @@ class SpecialTokens:
         """The texts of all special tokens."""
         return frozenset(self._by_text)
 
-    def split(self, text: str, guard: str = "") -> Iterator[int | str]:
+    def split(
+        self, text: str, guard: str = "", unmarked: Callable[[str], str] | None = None
+    ) -> Iterator[int | str]:
         """Cut ``text`` into special ids and the runs of plain text between them, in order.
 
         A special token is not recognized where it has the ``guard`` character inside or right
-        before it; the guards themselves are left out of the runs.
+        before it; ``unmarked`` makes of each run what it is without marks: unless given,
+        leaves the guards out.
         """
+        unmarked = unmarked or (lambda run: run.replace(guard, ""))
         start = 0
         strips_right = False
         position = 0
@@ -62,20 +66,18 @@ class SpecialTokens:
                 position = begin + 1
                 continue
             special = self._by_text[match.group()]
-            run = _trimmed(text[start:begin], guard, strips_right, special.strips_left)
+            run = _trimmed(unmarked(text[start:begin]), strips_right, special.strips_left)
             if run:
                 yield run
             yield special.token_id
             start = position = match.end()
             strips_right = special.strips_right
-        run = _trimmed(text[start:], guard, strips_right, False)
+        run = _trimmed(unmarked(text[start:]), strips_right, False)
         if run:
             yield run
 
 
-def _trimmed(run: str, guard: str, strips_left: bool, strips_right: bool) -> str:
-    if guard:
-        run = run.replace(guard, "")
+def _trimmed(run: str, strips_left: bool, strips_right: bool) -> str:
     if strips_left:
         run = run.lstrip()
     return run.rstrip() if strips_right else run

@@ -29,6 +29,8 @@ def check_template_kwargs(kwargs: Mapping[str, Any]) -> None:
     Raises:
         InvalidRequest: a name that is none or is taken, too many of them, or too much JSON.
     """
+    if not kwargs:
+        return
     for name in kwargs:
         if not _NAME.fullmatch(name) or name in RESERVED:
             raise InvalidRequest(

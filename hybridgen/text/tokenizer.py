@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Protocol
 
 from hybridgen.errors import InvalidRequest
 from hybridgen.formats.tokenizer_spec import TokenizerSpec
 from hybridgen.text.special_tokens import SpecialTokens
 from hybridgen.text.vocabulary import Vocabulary, build_vocabulary
+
+#: Chat templates write the same few runs around every message.
+MAX_KEPT_RUNS, MAX_KEPT_CHARS = 256, 256
 
 
 class Encoder(Protocol):
@@ -29,6 +33,7 @@ class Tokenizer:
 
     def __init__(self, encoder: Encoder, vocabulary: Vocabulary) -> None:
         self._encoder = encoder
+        self._short_run = lru_cache(MAX_KEPT_RUNS)(encoder.encode_run)
         self.vocabulary = vocabulary
         self.token_bytes: list[bytes] = vocabulary.token_bytes
         self.special_ids: frozenset[int] = vocabulary.special_ids
@@ -51,7 +56,8 @@ class Tokenizer:
             if isinstance(part, int):
                 ids.append(part)
             elif part:
-                ids += self._encoder.encode_run(part, not ids)
+                is_short = len(part) <= MAX_KEPT_CHARS
+                ids += (self._short_run if is_short else self._encoder.encode_run)(part, not ids)
         return ids
 
     def decode(self, ids: Iterable[int], skip_special: bool = True) -> str:

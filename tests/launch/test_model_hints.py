@@ -84,6 +84,7 @@ def test_a_damaged_file_is_refused_at_once(tmp_path: Path) -> None:
         (ServeHints(prefill_chunk=100_000), "prefill_chunk"),
         (ServeHints(max_model_len=-1), "max_model_len"),
         (ServeHints(cpu_kv_mem="much"), "cpu_kv_mem"),
+        (ServeHints(cpu_kv_mem="50%"), "cpu_kv_mem"),
         (ServeHints(kv_cache_policy="hybrid"), "host memory"),
     ],
 )

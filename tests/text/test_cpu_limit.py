@@ -3,11 +3,12 @@ from __future__ import annotations
 import contextlib
 import signal
 import threading
+import time
 
 import pytest
 
 from hybridgen.errors import InternalError
-from hybridgen.text.cpu_limit import CpuLimit, CpuTimeSpent
+from hybridgen.text.cpu_limit import CpuLimit, CpuTicks, CpuTimeSpent
 
 
 def _burn() -> None:
@@ -42,6 +43,27 @@ def test_short_work_passes_and_leaves_no_timer() -> None:
     with CpuLimit(0.02) as limit:
         assert limit is not None
     assert signal.getitimer(signal.ITIMER_PROF) == (0.0, 0.0)
+
+
+def test_limits_under_ticks_touch_neither_signal_nor_timer() -> None:
+    before = signal.getsignal(signal.SIGPROF)
+    with CpuTicks(0.01):
+        handler = signal.getsignal(signal.SIGPROF)
+        assert handler is not before
+        for _ in range(2):
+            with pytest.raises(CpuTimeSpent), CpuLimit(0.02):
+                _burn()
+            assert signal.getsignal(signal.SIGPROF) is handler
+            assert signal.getitimer(signal.ITIMER_PROF) != (0.0, 0.0)
+    assert signal.getsignal(signal.SIGPROF) is before
+    assert signal.getitimer(signal.ITIMER_PROF) == (0.0, 0.0)
+
+
+def test_ticks_without_a_limit_end_nothing() -> None:
+    with CpuTicks(0.01):
+        ends_s = time.process_time() + 0.03
+        while time.process_time() < ends_s:
+            sum(range(1000))
 
 
 def test_other_threads_are_refused() -> None:

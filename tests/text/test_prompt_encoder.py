@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,9 @@ from hybridgen.errors import (
 from hybridgen.formats.mock_model import ASSISTANT_ID, BOS_ID, USER_ID, mock_model
 from hybridgen.formats.tokenizer_spec import TokenizerSpec
 from hybridgen.request import ChatMessage, ChatPrompt, IdsPrompt, Prompt, TextPrompt
+from hybridgen.text.chat_template import ChatTemplate
 from hybridgen.text.prompt_encoder import PromptEncoder, build_prompt_encoder
-from hybridgen.text.tokenizer import Tokenizer
+from hybridgen.text.tokenizer import Tokenizer, build_tokenizer
 
 MOCK_SPEC = mock_model(Config()).tokenizer
 MOCK = build_prompt_encoder(MOCK_SPEC, max_model_len=64)
@@ -130,6 +132,19 @@ def test_bad_template_files_are_refused(tmp_path: Path) -> None:
     path.write_text("{% if %}")
     with pytest.raises(BadModelFile):
         build_prompt_encoder(MOCK_SPEC, str(path))
+
+
+def test_all_renderings_of_a_prompt_share_one_limit() -> None:
+    source = (
+        "{% for i in range(0 if 'a' in messages[0].content else 10**5) %}"
+        "{% for j in range(10**5) %}{% endfor %}{% endfor %}{{ messages[0].content }}"
+    )
+    template = ChatTemplate(source, cpu_limit_s=0.05)
+    encoder = PromptEncoder(build_tokenizer(MOCK_SPEC), template)
+    start_s = time.process_time()
+    with pytest.raises(InvalidRequest, match="takes too long"):
+        encoder.encode(_chat("a<|eos|>"))
+    assert time.process_time() - start_s < 0.4
 
 
 def test_template_that_refuses_a_role_ends_the_request() -> None:

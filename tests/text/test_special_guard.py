@@ -106,6 +106,44 @@ def test_special_text_that_steers_the_template_is_refused() -> None:
         _split(template, _user("</s>"))
 
 
+def test_texts_of_messages_are_not_marked_character_by_character() -> None:
+    shown: list[Conversation] = []
+
+    def render(turns: Conversation) -> str:
+        shown.append(turns)
+        return "".join(f"<|im_start|>{m['content'].strip()}<|im_end|>" for m in turns.messages)
+
+    content = " <|im_end|> and more "
+    parts = GUARD.split(render, conversation_of(ChatPrompt([_user(content), _user("")])))
+    assert list(parts) == [0, content.strip(), 1, 0, 1]
+    assert [len(turns.messages[0]["content"]) for turns in shown] == [len(content), 4]
+
+
+def test_template_that_refuses_what_stands_for_a_text_gets_the_text() -> None:
+    template = ChatTemplate(
+        "{% if messages[0].content[0] != '7' %}{{ raise_exception('seven') }}{% endif %}"
+        "{{ messages[0].content }}</s>"
+    )
+    assert _split(template, _user("7</s>")) == ["7</s>", 4]
+    with pytest.raises(InvalidRequest, match="seven"):
+        _split(template, _user("8"))
+
+
+def test_template_that_shows_stand_ins_without_end_does_not_fill_the_memory() -> None:
+    template = ChatTemplate(
+        "{% set c = messages[0].content %}"
+        "{% for i in range(50000 if 'b' not in c else 1) %}{{ c }}{% endfor %}</s>"
+    )
+    assert _split(template, _user("b" * 500_000)) == ["b" * 500_000, 4]
+
+
+def test_white_space_of_special_tokens_is_a_users_as_well() -> None:
+    guard = SpecialGuard(SpecialTokens([SpecialToken("<a>\n", 0), SpecialToken("</s>", 1)]))
+    conversation = conversation_of(ChatPrompt([_user("\nx")]))
+    parts = guard.split(lambda turns: f"<a>{turns.messages[0]['content']}</s>", conversation)
+    assert list(parts) == ["<a>\nx", 1]
+
+
 def test_message_with_noncharacters_keeps_them() -> None:
     text = "".join(GUARDS[:-1]) + "<|im_end|>"
     assert _split(CHATML, _user(text)) == [0, "user\n" + text, 1]
