@@ -3,7 +3,7 @@
     python -m tools.bench_convert [--gigabytes 1] [--element F16] [--dtype bfloat16] [--repeats 2]
 
 Makes a GGUF file of about that size in a temporary folder, copies it, and converts it; both end
-when the data is on the disk (fsync). Rates count the source's bytes.
+when the data is on the disk (fsync). Rates and CPU seconds count the source's bytes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,13 @@ HIDDEN, INNER, NUM_HEADS, VOCAB = 2048, 5632, 16, 32_000
 BLOCKS: dict[str, tuple[tuple[int, ...], int, int]] = {
     "Q8_0": ((0,), 34, 32),
     "Q4_0": ((0,), 18, 32),
+    "Q4_1": ((0, 2), 20, 32),
+    "Q5_0": ((0,), 22, 32),
+    "Q5_1": ((0, 2), 24, 32),
+    "Q2_K": ((80, 82), 84, 256),
+    "Q3_K": ((108,), 110, 256),
     "Q4_K": ((0, 2), 144, 256),
+    "Q5_K": ((0, 2), 176, 256),
     "Q6_K": ((208,), 210, 256),
 }
 
@@ -45,7 +51,7 @@ def main() -> int:
         bits = " INT8" if options.quantize_weights == 8 else ""
         for _ in range(options.repeats):
             copy_s = timed(lambda: copy(source, folder / "copy"))
-            started_s = time.perf_counter()
+            started_s, started_cpu_s = time.perf_counter(), time.process_time()
             convert_model(
                 info,
                 options.dtype,
@@ -54,10 +60,12 @@ def main() -> int:
                 is_replacing=True,
             )
             convert_s = time.perf_counter() - started_s
+            cpu_s = time.process_time() - started_cpu_s
             print(
                 f"{size / 1e9:.2f} GB: copy {size / copy_s / 1e9:.2f} GB/s, "
                 f"{options.element} -> {options.dtype}{bits} {size / convert_s / 1e9:.2f} GB/s, "
-                f"ratio {copy_s / convert_s:.2f}, {len(os.sched_getaffinity(0))} CPUs",
+                f"ratio {copy_s / convert_s:.2f}, {cpu_s / size * 1e9:.2f} CPU s/GB, "
+                f"{len(os.sched_getaffinity(0))} CPUs",
                 flush=True,
             )
             (folder / "copy").unlink()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -11,21 +13,25 @@ import torch
 from hybridgen.errors import BadModelFile, UnsupportedModel
 from hybridgen.formats.hybridgen_file import DtypeName
 from hybridgen.formats.stored_rows import Bytes, RowReader, StoredRows
+from hybridgen.models import _native
+from hybridgen.models.cuda.int8_rows import dequantize_rows
 
 TORCH_DTYPES: dict[DtypeName, torch.dtype] = {
     "float32": torch.float32,
     "bfloat16": torch.bfloat16,
     "float16": torch.float16,
 }
-#: Elements that are worked on at once: their float32 copy fits a core's own cache.
+#: Elements that are worked on at once: they fit a core's own cache.
 CHUNK_ELEMENTS = 1 << 19
 
-_PLAIN = {
-    "F32": torch.float32,
-    "F16": torch.float16,
-    "BF16": torch.bfloat16,
-    "I8": torch.int8,
-}
+_FLOATS = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16"}
+#: What the kernels read; the rest is left to the gguf library, which is much slower.
+NATIVE = frozenset(
+    (
+        *("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1"),
+        *("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K"),
+    )
+)
 
 
 def chunks(rows: StoredRows) -> Iterator[tuple[int, int]]:
@@ -45,22 +51,13 @@ def read_floats(
         BadModelFile: an element is not finite, or the file cannot be read.
         UnsupportedModel: elements do not fit ``dtype``.
     """
-    data = reader.read(rows, begin, end)
-    plain = _PLAIN.get(rows.element.name)
-    if plain is None:
-        values = torch.from_numpy(_dequantized(rows, data))
-    else:
-        values = torch.from_numpy(data).view(plain)
-    if rows.scales_start is not None:
-        scales = torch.from_numpy(reader.read_scales(rows, begin, end))
-        values = values.float().mul_(scales[:, None])
+    element, data = _readable(reader, rows, begin, end)
+    result = torch.empty(end - begin, rows.row_size, dtype=dtype)
+    largest = _native.convert(element, data, _FLOATS[dtype], result.view(torch.uint8).numpy())
+    if not torch.tensor(largest).to(dtype).isfinite():
+        raise _not_finite(rows, dtype, is_in_source=not math.isfinite(largest))
     if rows.permuted_heads:
-        values = unpermute(values, rows.permuted_heads * (end - begin) // rows.num_rows)
-    # By way of float32: torch's other casts go element by element.
-    wide = values if values.dtype == dtype else values.float()
-    result = wide.to(dtype)
-    if not _is_finite(result):
-        raise _not_finite(rows, dtype, is_in_source=not _is_finite(wide))
+        return unpermute(result, rows.permuted_heads * (end - begin) // rows.num_rows)
     return result
 
 
@@ -74,11 +71,6 @@ def unpermute(rows: torch.Tensor, num_heads: int) -> torch.Tensor:
         num_heads: heads in ``rows``.
     """
     return rows.view(num_heads, -1, 2, rows.shape[1]).transpose(1, 2).reshape(rows.shape)
-
-
-def _is_finite(values: torch.Tensor) -> bool:
-    # Least and greatest carry NaN and infinity on, in one pass without a mask.
-    return bool(torch.isfinite(torch.stack(torch.aminmax(values))).all())
 
 
 def _not_finite(rows: StoredRows, dtype: torch.dtype, *, is_in_source: bool) -> Exception:
@@ -98,9 +90,23 @@ def _not_finite(rows: StoredRows, dtype: torch.dtype, *, is_in_source: bool) -> 
     )
 
 
+def _readable(
+    reader: RowReader, rows: StoredRows, begin: int, end: int
+) -> tuple[str, npt.NDArray[Any]]:
+    """The rows as elements that kernels read, and the name of these."""
+    data = reader.read(rows, begin, end)
+    if rows.scales_start is not None:
+        values = torch.from_numpy(data).view(torch.int8)
+        scales = torch.from_numpy(reader.read_scales(rows, begin, end))
+        return "F32", dequantize_rows(values, scales).numpy()
+    if rows.element.name in NATIVE:
+        return rows.element.name, data
+    return "F32", _dequantized(rows, data)
+
+
 def _dequantized(rows: StoredRows, data: Bytes) -> npt.NDArray[np.float32]:
-    """Values of whole rows as float32."""
-    import gguf  # noqa: PLC0415  slow to import, and only quantized files need it
+    """Values of whole rows."""
+    import gguf  # noqa: PLC0415  slow to import, and only few files need it
 
     kind = gguf.GGMLQuantizationType[rows.element.name]
     with np.errstate(over="ignore", invalid="ignore"):

@@ -1,5 +1,7 @@
 """A model's weights → a ``.hybridgen`` file, by threads that take tensor after tensor.
 
+One of them hashes the source meanwhile, and one more waits for the disk.
+
 A piece of rows is read, turned into floats, un-permuted where its format permutes, checked, cast,
 hashed and written to its place before the next is touched: memory stays at some megabytes per
 thread, however large a tensor is.
@@ -44,6 +46,8 @@ Progress = Callable[[float], None]
 MAX_THREADS = 8
 #: How often progress is told.
 _TELL_S = 0.25
+#: How often what is written so far is sent to the disk.
+_FLUSH_S = 0.25
 
 
 class Target(NamedTuple):
@@ -145,16 +149,22 @@ class _Writer:
         with (
             _one_torch_thread(),
             ThreadPoolExecutor(
-                num_threads, "convert", initializer=move_thread, initargs=(self._cpus,)
+                num_threads + 1, "convert", initializer=move_thread, initargs=(self._cpus,)
             ) as pool,
         ):
+            flush = pool.submit(self._flush)
             works = [pool.submit(self._hash_source, path) for path in hashed_files]
-            works += [pool.submit(self._write, name, parts) for name, parts in rows.items()]
+            # The largest first: at the end no thread is left alone with much of the work.
+            works += [
+                pool.submit(self._write, name, rows[name])
+                for name in sorted(rows, key=lambda name: -self._tensors[name].num_bytes)
+            ]
             try:
                 self._watch(works, on_progress, num_bytes)
             finally:
                 self._stop.set()
                 pool.shutdown(cancel_futures=True)
+            flush.result()
         return {name: self._hashes[name] for name in (*self._tensors, *map(str, hashed_files))}
 
     def _watch(self, works: list[Future[None]], on_progress: Progress, num_bytes: int) -> None:
@@ -165,6 +175,11 @@ class _Writer:
                 work.result()
             if pending:
                 on_progress(self._num_done / num_bytes)
+
+    def _flush(self) -> None:
+        # Else all of a file that fits the memory would wait for the end.
+        while not self._stop.wait(_FLUSH_S):
+            os.fdatasync(self._fd)
 
     def _hash_source(self, path: Path) -> None:
         self._hashes[str(path)] = file_sha256(path, self._check)

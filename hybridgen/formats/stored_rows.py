@@ -25,6 +25,7 @@ from hybridgen.formats.weight_parts import Part, Parts, weight_parts
 
 Bytes = npt.NDArray[np.uint8]
 
+_BLOCKS = ", Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, K-, I- and T-quants, FP4"
 _ELEMENTS = {element.name: element for element in ELEMENT_TYPES.values()}
 
 
@@ -84,17 +85,17 @@ def stored_rows(info: ModelInfo) -> dict[str, list[StoredRows]]:
 
 def _rows_of(part: Part, place: Place) -> StoredRows:
     shape, element = part.taken_shape, place.element
-    if element.name not in READABLE:
+    # A permuted bias is taken apart element by element.
+    is_column = len(shape) == 1 and part.permuted_heads > 0
+    if element.name not in READABLE or (is_column and element.block_size > 1):
         raise UnsupportedModel(
             f"elements of tensor {part.name} cannot be read",
             tensor=part.name,
             value=element.name,
-            limit="F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, K-, I- and T-quants, FP4",
+            limit=f"F32, F16, BF16{'' if is_column else _BLOCKS}",
             remedy="Use another quantization of this model",
             file=str(place.path),
         )
-    # A permuted bias is taken apart element by element.
-    is_column = len(shape) == 1 and part.permuted_heads > 0
     row_size = 1 if is_column else shape[-1]
     num_rows = math.prod(shape) // row_size
     rows = StoredRows(

@@ -120,6 +120,56 @@ static PyObject *forward(PyObject *self, PyObject *const *args, Py_ssize_t num_a
     return run_task(args[0], hg_forward_task, &context);
 }
 
+static int64_t element_named(PyObject *object)
+{
+    const char *name = PyUnicode_AsUTF8AndSize(object, NULL);
+    for (int64_t i = 0; name && i < HG_NUM_ELEMENTS; i++)
+        if (!strcmp(name, hg_elements[i].name))
+            return i;
+    if (name)
+        PyErr_Format(PyExc_ValueError, "no kernel for elements %s", name);
+    return -1;
+}
+
+/* The lengths are checked here, so that no caller can have it read or write elsewhere. */
+static PyObject *convert_buffers(int64_t from_element, int64_t to_element, Py_buffer *from,
+                                 Py_buffer *to)
+{
+    const struct hg_element source = hg_elements[from_element], target = hg_elements[to_element];
+    int64_t num_blocks = from->len / source.bytes;
+    if (target.size != 1)
+        return PyErr_Format(PyExc_ValueError, "elements %s are not floats", target.name);
+    if (from->len % source.bytes || to->len != num_blocks * source.size * target.bytes)
+        return PyErr_Format(PyExc_ValueError, "%zd bytes of %s do not become %zd bytes of %s",
+                            from->len, source.name, to->len, target.name);
+    struct hg_conversion op = {from->buf, to->buf, num_blocks, from_element, to_element};
+    float largest;
+    Py_BEGIN_ALLOW_THREADS
+    largest = hg_convert(&op);
+    Py_END_ALLOW_THREADS
+    return PyFloat_FromDouble(largest);
+}
+
+static PyObject *convert(PyObject *self, PyObject *const *args, Py_ssize_t num_args)
+{
+    (void)self;
+    if (!has_arguments(num_args, 4))
+        return NULL;
+    int64_t from_element = element_named(args[0]), to_element = -1;
+    if (from_element < 0 || (to_element = element_named(args[2])) < 0)
+        return NULL;
+    Py_buffer from, to;
+    if (PyObject_GetBuffer(args[1], &from, PyBUF_SIMPLE) < 0)
+        return NULL;
+    PyObject *largest = NULL;
+    if (PyObject_GetBuffer(args[3], &to, PyBUF_WRITABLE) == 0) {
+        largest = convert_buffers(from_element, to_element, &from, &to);
+        PyBuffer_Release(&to);
+    }
+    PyBuffer_Release(&from);
+    return largest;
+}
+
 /* Ask for huge pages: weights are read end to end in every step. Advice, so failure is no error;
  * returns whether the kernel took it. */
 static PyObject *advise_huge(PyObject *self, PyObject *const *args, Py_ssize_t num_args)
@@ -170,6 +220,7 @@ static PyMethodDef methods[] = {
     FAST(attend, "attend(pool, record): rotate, store K and V, attention"),
     FAST(mix, "mix(pool, record): the experts of one layer"),
     FAST(forward, "forward(pool, model, layers, batch)"),
+    FAST(convert, "convert(element, blocks, float element, floats) -> largest magnitude"),
     FAST(advise_huge, "advise_huge(address, num_bytes) -> bool"),
     {NULL, NULL, 0, NULL},
 };

@@ -3,6 +3,7 @@
 #include "hybridgen/models/vectors.h"
 
 #include "hybridgen/models/attention_kernel.h"
+#include "hybridgen/models/dequantize_kernel.h"
 #include "hybridgen/models/linear_kernel.h"
 #include "hybridgen/models/row_kernel.h"
 
@@ -13,4 +14,5 @@ const struct hg_kernels KERNELS = {
     .rotate_token = rotate_token,
     .attend_tile = attend_tile,
     .tile = TILE,
+    .convert = convert,
 };

@@ -117,6 +117,42 @@ struct hg_attention {
     double epsilon; /* of the norms */
 };
 
+/* What files store elements as: in blocks of so many, and their bytes (GGUF specification). */
+#define HG_ELEMENTS(X)                                                                            \
+    X(F32, 1, 4)                                                                                  \
+    X(F16, 1, 2)                                                                                  \
+    X(BF16, 1, 2)                                                                                 \
+    X(Q4_0, 32, 18)                                                                               \
+    X(Q4_1, 32, 20)                                                                               \
+    X(Q5_0, 32, 22)                                                                               \
+    X(Q5_1, 32, 24)                                                                               \
+    X(Q8_0, 32, 34)                                                                               \
+    X(Q2_K, 256, 84)                                                                              \
+    X(Q3_K, 256, 110)                                                                             \
+    X(Q4_K, 256, 144)                                                                             \
+    X(Q5_K, 256, 176)                                                                             \
+    X(Q6_K, 256, 210)
+
+#define HG_ELEMENT_NUMBER(name, size, bytes) HG_##name,
+enum { HG_ELEMENTS(HG_ELEMENT_NUMBER) HG_NUM_ELEMENTS };
+
+struct hg_element {
+    const char *name;
+    int64_t size;
+    int64_t bytes;
+};
+extern const struct hg_element hg_elements[HG_NUM_ELEMENTS];
+
+/* Blocks of one element → floats of another: F32, F16 or BF16, rounded to the nearest, ties to
+ * even. */
+struct hg_conversion {
+    const uint8_t *from;
+    uint8_t *to;
+    int64_t num_blocks;
+    int64_t from_element;
+    int64_t to_element;
+};
+
 struct hg_experts; /* experts.h */
 
 struct hg_layer {
@@ -198,6 +234,8 @@ struct hg_kernels {
     /* One tile of query rows of one kv head of one sequence. */
     void (*attend_tile)(const struct hg_attention *op, int64_t item, float *scratch);
     int64_t tile; /* rows of an attention tile */
+    /* Returns the largest magnitude before rounding; NaN counts as larger than infinity. */
+    float (*convert)(const struct hg_conversion *op);
 };
 
 extern const struct hg_kernels hg_kernels_avx512;
@@ -209,6 +247,9 @@ const struct hg_kernels *hg_select_kernels(const char *name);
 
 /* One panel of a product, for phases that share several products out; see `linear_panel`. */
 void hg_linear_panel(const struct hg_linear *op, int64_t panel, int64_t next);
+
+/* In the calling thread; see `convert`. */
+float hg_convert(const struct hg_conversion *op);
 
 /* Phases: every thread of the pool calls these; a barrier must follow. */
 void hg_pack_phase(struct hg_pool *pool, const struct hg_pack *op);

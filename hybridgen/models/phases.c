@@ -26,6 +26,14 @@ const struct hg_kernels *hg_select_kernels(const char *name)
     return NULL;
 }
 
+#define ELEMENT(name, size, bytes) {#name, size, bytes},
+const struct hg_element hg_elements[] = {HG_ELEMENTS(ELEMENT)};
+
+float hg_convert(const struct hg_conversion *op)
+{
+    return kernels->convert(op);
+}
+
 /* 16 rows of the source, or fewer at its end, as one half of a panel. */
 struct half {
     const char *rows;

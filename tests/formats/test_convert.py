@@ -20,6 +20,7 @@ from hybridgen.formats.convert_rows import unpermute
 from hybridgen.formats.inspect import inspect_model
 from hybridgen.formats.model_info import ModelInfo
 from tests.formats.fused import fused
+from tests.formats.requantized import requantized
 from tools.make_tiny_model import TinyModel, interleaved, make_tiny_model
 
 
@@ -103,39 +104,6 @@ def test_blocks_that_nobody_here_can_write_are_read(kind: str, tmp_path: Path):
     loaded = load_weights(prepare_weights(inspected(path), "float32", tmp_path / "cache"))
     for name, values in expected.items():
         assert np.array_equal(loaded[name].numpy(), values), name
-
-
-def requantized(made: TinyModel, path: Path, quantize: Any, number: Any) -> dict[str, Any]:
-    """Copy ``made`` with matrices in another element type; returns the values it then holds."""
-    from gguf import GGUFReader, GGUFWriter
-    from gguf.constants import GGUFValueType
-    from gguf.quants import dequantize
-
-    reader, writer = GGUFReader(made.gguf), GGUFWriter(path, "llama")
-    for key, value in reader.fields.items():
-        if not key.startswith("GGUF.") and key != "general.architecture":
-            inner = value.types[1] if value.types[0] == GGUFValueType.ARRAY else None
-            writer.add_key_value(key, value.contents(), value.types[0], inner)
-    held: dict[str, Any] = {}
-    for item in reader.tensors:
-        if item.data.ndim == 1:
-            writer.add_tensor(item.name, item.data)
-            continue
-        stored = quantize(np.array(item.data))
-        writer.add_tensor(item.name, stored, raw_dtype=number)
-        held[item.name] = dequantize(stored, number)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return {
-        "model.embed_tokens.weight": held["token_embd.weight"],
-        "model.layers.0.mlp.down_proj.weight": held["blk.0.ffn_down.weight"],
-        "model.layers.0.mlp.gate_up_proj.weight": np.concatenate(
-            [held["blk.0.ffn_gate.weight"], held["blk.0.ffn_up.weight"]]
-        ),
-        "lm_head.weight": held["output.weight"],
-    }
 
 
 def test_a_sharded_folder_is_read(tiny: TinyModel, tmp_path: Path):

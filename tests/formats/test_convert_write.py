@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -9,12 +10,13 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import gguf
 import numpy as np
 import pytest
 import torch
 
 from hybridgen.config import Config
-from hybridgen.errors import BadModelFile, UnsupportedModel
+from hybridgen.errors import BadModelFile, ConfigError, UnsupportedModel
 from hybridgen.formats import convert_rows, convert_write
 from hybridgen.formats.convert import convert_model, load_weights, prepare_weights
 from hybridgen.formats.gguf_types import READABLE
@@ -23,6 +25,7 @@ from hybridgen.formats.model_info import ModelInfo
 from hybridgen.formats.stored_rows import RowReader, stored_rows
 from hybridgen.formats.verify import verify_file
 from tests.formats.fused import fused
+from tests.formats.requantized import requantized
 from tools.make_tiny_model import TinyModel, make_tiny_model
 
 # Converts for ever, and says when the first piece is written.
@@ -97,7 +100,12 @@ def test_memory_does_not_grow_with_the_tensors(tmp_path: Path):
     made = make_tiny_model(
         tmp_path, num_hidden_layers=1, hidden_size=1024, intermediate_size=12_288
     )
-    with start(PEAK, tmp_path / "x.hybridgen", made.gguf, made.folder) as child:
+    number = gguf.GGMLQuantizationType.Q4_0
+    small = tmp_path / "small.gguf"
+    requantized(
+        made, small, lambda rows: np.zeros((len(rows), rows.shape[1] // 32 * 18), np.uint8), number
+    )
+    with start(PEAK, tmp_path / "x.hybridgen", made.gguf, made.folder, small) as child:
         output, errors = child.communicate(timeout=100)
     assert child.returncode == 0, errors
     largest = 2 * 12_288 * 1024 * 4
@@ -112,6 +120,28 @@ def test_the_first_failure_of_a_thread_ends_all(
 
     monkeypatch.setattr(convert_write, "read_floats", broken)
     with pytest.raises(BadModelFile, match="broken"):
+        convert_model(inspected(tiny.gguf), "bfloat16", tmp_path / "x.hybridgen")
+    assert list(tmp_path.iterdir()) == []
+    assert not [thread for thread in threading.enumerate() if "convert" in thread.name]
+
+
+def test_what_is_written_goes_to_the_disk_meanwhile(
+    tiny: TinyModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """And a disk that fails then is an error, though later calls tell nothing of it."""
+    is_asked = threading.Event()
+
+    def full(_fd: int) -> None:
+        is_asked.set()
+        raise OSError(28, "No space left on device")
+
+    def waiting(*arguments: Any) -> torch.Tensor:
+        assert is_asked.wait(10)
+        return convert_rows.read_floats(*arguments)
+
+    monkeypatch.setattr(os, "fdatasync", full)
+    monkeypatch.setattr(convert_write, "read_floats", waiting)
+    with pytest.raises(ConfigError, match="no space"):
         convert_model(inspected(tiny.gguf), "bfloat16", tmp_path / "x.hybridgen")
     assert list(tmp_path.iterdir()) == []
     assert not [thread for thread in threading.enumerate() if "convert" in thread.name]
@@ -156,6 +186,21 @@ def test_weights_that_float16_cannot_hold_are_refused(tmp_path: Path):
         convert_model(inspected(made.folder), "float16", tmp_path / "x.hybridgen")
     assert caught.value.fields["tensor"] == "model.norm.weight"
     convert_model(inspected(made.folder), "bfloat16", tmp_path / "x.hybridgen")
+
+
+def test_a_bias_in_blocks_is_refused_where_its_elements_change_places(tmp_path: Path):
+    made = make_tiny_model(tmp_path, num_hidden_layers=1, attention_bias=True)
+    content, name = bytearray(made.gguf.read_bytes()), b"blk.0.attn_q.bias"
+    place = content.index(name) + len(name) + 4 + 8  # after the number of dimensions, and one
+    assert content[place] == gguf.GGMLQuantizationType.F32
+    content[place] = gguf.GGMLQuantizationType.Q8_0
+    made.gguf.write_bytes(content)
+    with pytest.raises(UnsupportedModel, match=r"attn_q\.bias") as caught:
+        convert_model(inspected(made.gguf), "bfloat16", tmp_path / "x.hybridgen")
+    assert (caught.value.fields["value"], caught.value.fields["limit"]) == (
+        "Q8_0",
+        "F32, F16, BF16",
+    )
 
 
 def test_a_source_that_shrinks_meanwhile_is_a_typed_error(tmp_path: Path):
