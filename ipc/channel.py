@@ -244,6 +244,16 @@ class Dealer:
                 self.num_corrupt += 1
         return None
 
+    def take(self) -> Any | None:
+        """The message that ``look`` has just told of; None when it was none of the union."""
+        try:
+            return self._decoder(_take_frames(self._socket, 1)[0])
+        except MessageCorrupt:
+            self.num_corrupt += 1
+        except zmq.Again:  # its sender has left meanwhile
+            pass
+        return None
+
     def look(self) -> tuple[bool, bool]:
         """Whether there is something to read, and whether there is room to send."""
         events = int(self._socket.getsockopt(zmq.EVENTS))
@@ -356,9 +366,13 @@ def _receive_frames(socket: zmq.Socket[bytes], num_frames: int) -> list[bytes] |
     if not int(socket.getsockopt(zmq.EVENTS)) & _POLLIN:
         return None
     try:
-        frames = [socket.recv(_NOBLOCK)]
+        return _take_frames(socket, num_frames)
     except zmq.Again:
         return None
+
+
+def _take_frames(socket: zmq.Socket[bytes], num_frames: int) -> list[bytes]:
+    frames = [socket.recv(_NOBLOCK)]
     num_surplus = 0
     while socket.getsockopt(zmq.RCVMORE):
         part = socket.recv(_NOBLOCK)

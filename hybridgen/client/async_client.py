@@ -21,7 +21,13 @@ from hybridgen.messages import (
     StopTree,
     TokenizePrompt,
 )
-from hybridgen.request import PromptLike, RequestOutput, SamplingParams, check_timeout
+from hybridgen.request import (
+    PromptLike,
+    RequestOutput,
+    SamplingParams,
+    as_prompt,
+    check_timeout,
+)
 
 
 class AsyncClient:
@@ -42,6 +48,7 @@ class AsyncClient:
             directory. Connected on first use.
         limits: time limits.
         prefix: what the identity begins with by which the server knows this client.
+        is_trusting: what is submitted is not checked, for an owner that has done so.
 
     Raises:
         PeerGone: there is no such directory.
@@ -54,10 +61,12 @@ class AsyncClient:
         *,
         limits: ClientLimits | None = None,
         prefix: bytes = b"c",
+        is_trusting: bool = False,
     ) -> None:
         self._address = Address(target, prefix)
         self._limits = limits or ClientLimits()
         self._started: AsyncPump | None = None
+        self._is_trusting = is_trusting
         self._is_closed = False
 
     def submit(
@@ -82,9 +91,12 @@ class AsyncClient:
             InvalidRequest: a parameter is out of range (checked here), or the prompt is none.
             PeerGone: the client is closed.
         """
-        wanted = checked_prompt(prompt)
-        params = checked_params(params)
-        check_timeout(timeout_s)
+        if self._is_trusting:
+            wanted, params = as_prompt(prompt), params or SamplingParams()
+        else:
+            wanted, params = checked_prompt(prompt), checked_params(params)
+            check_timeout(timeout_s)
+            checked_traceparent(traceparent)
         pump = self._pump()
         request_id = b""
         stream = AsyncStream(
@@ -98,7 +110,7 @@ class AsyncClient:
             stream,
             timeout_s=timeout_s,
             priority=priority,
-            traceparent=checked_traceparent(traceparent),
+            traceparent=traceparent,
         )
         return stream
 

@@ -80,7 +80,7 @@ class AsyncLink:
             # Sending, too, may take in what the descriptor would have told of.
             is_readable, has_room = dealer.look()
             if is_readable:
-                message = dealer.receive()
+                message = dealer.take()
                 if message is not None:
                     self._on_message(link.peer, message)
                     if not self._is_open:

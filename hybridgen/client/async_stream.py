@@ -104,6 +104,8 @@ class AsyncStream:
 
     def close(self) -> None:
         """Cancel if it still runs, and expect nothing more of it; whoever reads it is woken."""
+        if self._end is not None:
+            return
         self._abandon()
         self.end(End(finish_reason="cancelled", error=Cancelled("the stream was closed")))
 

@@ -193,7 +193,8 @@ async def whole_answer(
 async def _chat_choice(
     index: int, generation: Generation, output: RequestOutput, vocabulary: Vocabulary
 ) -> ChatChoice:
-    await asyncio.sleep(0)
+    if generation.num_choices > 1:
+        await asyncio.sleep(0)
     tokens = output.logprobs
     reason = public_finish_reason(output.finish_reason)
     message = AnswerMessage(output.text)
@@ -218,7 +219,8 @@ async def _chat_choice(
 async def _completion_choice(
     index: int, generation: Generation, output: RequestOutput, vocabulary: Vocabulary
 ) -> CompletionChoice:
-    await asyncio.sleep(0)
+    if generation.num_choices > 1:
+        await asyncio.sleep(0)
     prompt, _ = generation.choice(index)
     echo = echoed(prompt, vocabulary) if generation.echoes else ""
     tokens, text = output.logprobs, output.text

@@ -7,6 +7,7 @@ refused by its name.
 
 from __future__ import annotations
 
+import functools
 from typing import Annotated, Any
 
 import msgspec
@@ -169,6 +170,12 @@ def refuse_unserved(body: msgspec.Struct) -> None:
     Raises:
         InvalidRequest: naming the first such key.
     """
-    for key in body.__struct_fields__:
-        if key in UNSERVED:
-            refuse_asked(getattr(body, key), key, key, UNSERVED[key])
+    for key in _unserved_keys(type(body)):
+        value = getattr(body, key)
+        if value is not NULL:
+            refuse_asked(value, key, key, UNSERVED[key])
+
+
+@functools.cache
+def _unserved_keys(shape: type[msgspec.Struct]) -> tuple[str, ...]:
+    return tuple(key for key in shape.__struct_fields__ if key in UNSERVED)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from hybridgen.server.exchange import Exchange
 from hybridgen.server.limits import ServerLimits
 from hybridgen.server.refusal import ClientGone, Refusal
+from hybridgen.server.time_limit import TimeLimit
 
 _MAX_LENGTH_DIGITS = 18
 _UTF8_NAMES = (b"utf-8", b"utf8", b'"utf-8"', b'"utf8"')
@@ -60,8 +60,16 @@ class BodyShare:
         self.num_bytes += num_bytes
 
 
-async def read_body(exchange: Exchange, share: BodyShare, limits: ServerLimits) -> bytes:
+async def read_body(
+    exchange: Exchange, share: BodyShare, limits: ServerLimits, time_limit: TimeLimit
+) -> bytes:
     """The whole body of a JSON request.
+
+    Args:
+        exchange: that brings it.
+        share: of memory, grows with it.
+        limits: of its size.
+        time_limit: of ``limits.body_timeout_s``.
 
     Raises:
         Refusal: 400 (content-length), 408, 413, 415, or 503 (``BodyBudget``).
@@ -72,7 +80,7 @@ async def read_body(exchange: Exchange, share: BodyShare, limits: ServerLimits) 
     if length is not None and length > limits.max_body_bytes:
         raise _too_large(f"{length} bytes", limits.max_body_bytes)
     try:
-        async with asyncio.timeout(limits.body_timeout_s):
+        with time_limit.stretch():
             body = await _collect(exchange, share, limits.max_body_bytes)
     except TimeoutError:
         raise Refusal(

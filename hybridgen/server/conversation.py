@@ -7,8 +7,9 @@ from typing import Annotated, Any
 
 import msgspec
 
+from hybridgen.client.order import checked_prompt
 from hybridgen.errors import InvalidRequest
-from hybridgen.request import ChatMessage, ChatPrompt
+from hybridgen.request import ChatMessage, ChatPrompt, Prompt
 from hybridgen.server.json_body import shown
 from hybridgen.server.prompt_size import check_texts
 from hybridgen.server.request_limits import RequestLimits
@@ -70,7 +71,7 @@ def as_conversation(
     limits: RequestLimits,
     tools: Sequence[Tool] = (),
     template_kwargs: dict[str, Any] | None = None,
-) -> ChatPrompt:
+) -> Prompt:
     """The prompt that these messages make, and the tools that may be called.
 
     Raises:
@@ -90,12 +91,15 @@ def as_conversation(
     check_template_kwargs(template_kwargs or {})
     prompt = ChatPrompt(turns, [*tools], template_kwargs or {})
     check_texts(texts_of(prompt), "messages", limits)
-    return prompt
+    # JSON knows integers that no message between processes can carry; texts hold none.
+    return checked_prompt(prompt) if prompt.tools or prompt.template_kwargs else prompt
 
 
 def _turn(message: Message, place: str) -> ChatMessage:
     for key in _UNSERVED:
-        refuse_asked(getattr(message, key), key, f"{place}.{key}", _EMPTY)
+        value = getattr(message, key)
+        if value is not NULL:
+            refuse_asked(value, key, f"{place}.{key}", _EMPTY)
     role = ROLES.get(message.role)
     if role is None:
         raise InvalidRequest(

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from typing import TypeVar
 
 import msgspec
 
 from hybridgen.clock import Clock
-from hybridgen.request import Prompt
+from hybridgen.request import Prompt, RequestOutput
+from hybridgen.server.alarms import Alarms
 from hybridgen.server.answers import (
     AnswerHead,
     detokenize_answer,
@@ -24,9 +24,9 @@ from hybridgen.server.answers import (
 from hybridgen.server.backend import Backend, BackendStream
 from hybridgen.server.bodies import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
 from hybridgen.server.body import BodyBudget, read_body
-from hybridgen.server.client_watch import ClientWatch
+from hybridgen.server.client_watch import UNWATCHED_S, ClientWatch
 from hybridgen.server.counters import Counters
-from hybridgen.server.event_stream import EventStream
+from hybridgen.server.event_stream import EventStream, slow_reader_alarms
 from hybridgen.server.events import EventEncoder
 from hybridgen.server.exchange import Exchange
 from hybridgen.server.generation import Generation
@@ -47,6 +47,7 @@ from hybridgen.server.schema import (
 )
 from hybridgen.server.served_models import ServedModels
 from hybridgen.server.stream import stream_generation
+from hybridgen.server.time_limit import TimeLimit
 from hybridgen.version import __version__
 
 Order = TypeVar("Order")
@@ -80,6 +81,9 @@ class Endpoints:
         self._routes = routes
         self._unix_time = unix_time
         self._bodies = BodyBudget(limits.max_buffered_bytes)
+        self._body_time = TimeLimit(limits.body_timeout_s)
+        self._watches: Alarms[ClientWatch] = Alarms(UNWATCHED_S, ClientWatch.begin)
+        self._readers = slow_reader_alarms(limits.slow_reader_timeout_s)
 
     # --- generating -----------------------------------------------------------------------------
 
@@ -100,31 +104,35 @@ class Endpoints:
             created=int(self._unix_time()),
             model=model,
         )
-        async with ClientWatch(exchange) as watch:
-            with ExitStack() as open_streams:  # whatever happens, nothing runs on for nobody
-                streams = self._submit(generation, open_streams, exchange.traceparent)
+        streams: list[BackendStream] = []
+        async with ClientWatch(exchange, self._watches) as watch:
+            try:
+                self._submit(generation, exchange.traceparent, streams)
                 if not generation.is_stream:
-                    outputs = await asyncio.gather(*(stream.result() for stream in streams))
+                    outputs = await _results(streams)
                     whole = await whole_answer(head, generation, outputs, self._vocabulary)
                     return _json(whole)
                 encoder = EventEncoder(head, generation, self._vocabulary)
-                max_unread_s = self._limits.slow_reader_timeout_s
-                async with EventStream(exchange, watch, self._counters, max_unread_s) as events:
+                async with self._events(exchange, watch) as events:
                     await stream_generation(generation, streams, encoder, events)
+            finally:
+                for stream in streams:  # whatever happens, nothing runs on for nobody
+                    stream.close()
         return None
 
+    def _events(self, exchange: Exchange, watch: ClientWatch) -> EventStream:
+        max_unread_s = self._limits.slow_reader_timeout_s
+        return EventStream(exchange, watch, self._counters, max_unread_s, self._readers)
+
     def _submit(
-        self, generation: Generation, open_streams: ExitStack, traceparent: str
-    ) -> list[BackendStream]:
-        streams = []
+        self, generation: Generation, traceparent: str, streams: list[BackendStream]
+    ) -> None:
         for index in range(generation.num_choices):
             prompt, params = generation.choice(index)
             stream = self._backend.submit(
                 prompt, params, priority=generation.priority, traceparent=traceparent
             )
-            open_streams.callback(stream.close)
             streams.append(stream)
-        return streams
 
     # --- texts and ids --------------------------------------------------------------------------
 
@@ -132,7 +140,7 @@ class Endpoints:
         """POST /tokenize."""
         order = await self._read(exchange, read_tokenize, TokenizeBody)
         self._models.resolve(order.model)
-        async with ClientWatch(exchange):
+        async with ClientWatch(exchange, self._watches):
             ids = await self._tokenize(order.prompt)
         return _json(tokenize_answer(ids, self._models.max_model_len))
 
@@ -198,13 +206,19 @@ class Endpoints:
     ) -> Order:
         await self._health.check_started()
         with self._bodies.share() as share:
-            body = await read_body(exchange, share, self._limits)
+            body = await read_body(exchange, share, self._limits, self._body_time)
             if self._limits.is_lenient:
                 body, ignored = without_unknown_keys(body, shape)
                 exchange.extra_headers += [ignored_header(ignored)] if ignored else []
             order = read(body, self._limits.request)
         self._health.check_accepting()  # it may have changed while the body came in
         return order
+
+
+async def _results(streams: list[BackendStream]) -> list[RequestOutput]:
+    if len(streams) == 1:  # as most are: no task of its own
+        return [await streams[0].result()]
+    return await asyncio.gather(*(stream.result() for stream in streams))
 
 
 def _json(body: bytes) -> Reply:

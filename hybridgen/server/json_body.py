@@ -51,7 +51,7 @@ def check_keys(body: bytes, max_depth: int) -> None:
         InvalidRequest: naming the key where there is one to blame.
     """
     try:
-        keys = json.loads(body, object_pairs_hook=unique_keys)
+        keys = _read_keys(body.decode())
     except RecursionError:
         raise _too_deep(max_depth) from None
     except ValueError as error:
@@ -150,6 +150,10 @@ def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         param=shown(twice),
         remedy="Give each key once",
     )
+
+
+#: As ``json.loads`` would make it anew for every body.
+_read_keys = json.JSONDecoder(object_pairs_hook=unique_keys).decode
 
 
 def _check_text(keys: Any) -> None:

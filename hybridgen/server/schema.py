@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import msgspec
@@ -45,6 +46,7 @@ _SAMPLING_KEYS = (
     "include_stop_str_in_output",
     "skip_special_tokens",
 )
+_sampling_values = operator.attrgetter(*_SAMPLING_KEYS)
 
 
 def read_chat(body: bytes, limits: RequestLimits) -> Generation:
@@ -187,9 +189,9 @@ def _params(
     logprobs: int | None,
     tools: ToolUse | None = None,
 ) -> SamplingParams:
-    given = {key: getattr(body, key) for key in _SAMPLING_KEYS}
+    given = zip(_SAMPLING_KEYS, _sampling_values(body), strict=True)
     params = SamplingParams(
-        **{key: value for key, value in given.items() if value is not None},
+        **{key: value for key, value in given if value is not None},
         max_tokens=max_tokens,
         stop=_stops(body.stop),
         stop_token_ids=tuple(body.stop_token_ids or ()),

@@ -143,7 +143,7 @@ def read_tool_use(
     Raises:
         InvalidRequest: naming the key.
     """
-    tools = as_tools(specs or ())
+    tools = as_tools(specs) if specs else []
     if not tools and choice not in {None, "none", "auto"}:
         raise InvalidRequest(
             "tool_choice needs tools", param="tool_choice", remedy="Send tools, or leave it out"

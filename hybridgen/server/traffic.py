@@ -49,7 +49,11 @@ class Traffic:
         """
         if peer is None:
             return Exchanged()
-        return self._by_peer.setdefault((peer[0], int(peer[1])), Exchanged())
+        key = (peer[0], int(peer[1]))
+        exchanged = self._by_peer.get(key)
+        if exchanged is None:
+            exchanged = self._by_peer[key] = Exchanged()
+        return exchanged
 
     def num_bytes(self, peer: Peer) -> int | None:
         """What was seen; ``None`` before the first request."""

@@ -233,6 +233,19 @@ def test_a_mute_server_is_a_timeout_and_an_absent_one_peer_gone(tmp_path: Path) 
     asyncio.run(absent())
 
 
+def test_only_a_trusting_client_sends_what_it_has_not_checked(server: FakeServer) -> None:
+    unchecked = SamplingParams(top_k=-7, max_tokens=1)
+
+    async def scene(client: AsyncClient) -> None:
+        with pytest.raises(InvalidRequest, match="top_k"):
+            client.submit("tree", unchecked)
+        async with AsyncClient(server.uri, is_trusting=True) as trusting:
+            output = await trusting.submit("tree", unchecked).result()
+        assert len(output.token_ids) == 1
+
+    run_with(server, scene)
+
+
 def test_a_stream_read_by_two_tasks_says_so(gated: FakeServer) -> None:
     async def body(client: AsyncClient) -> None:
         stream = client.submit("tree")

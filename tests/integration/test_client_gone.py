@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import socket
 from collections.abc import Iterator
 
@@ -22,6 +23,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 FREED_S = 30.0
 CONTEXT = 2048
 PHASES = ["queue", "prefill", "decode"]
+_TOKENS = itertools.count(65)
 LONG = SamplingParams(max_tokens=CONTEXT - 64, min_tokens=CONTEXT - 64)
 
 
@@ -44,7 +46,7 @@ def door() -> Iterator[Door]:
 def body_for(phase: str, *, is_stream: bool) -> tuple[str, dict[str, object]]:
     """A request that stays in ``phase`` for long enough."""
     if phase == "prefill":
-        ids = [65] * (CONTEXT - 8)
+        ids = [next(_TOKENS)] * (CONTEXT - 8)  # of which nothing is cached
         return COMPLETIONS, {"model": "mock", "prompt": ids, "max_tokens": 1, "stream": is_stream}
     tokens = CONTEXT - 64
     return CHAT, chat_body(max_tokens=tokens, min_tokens=tokens, stream=is_stream)

@@ -7,6 +7,7 @@ import pytest
 
 from hybridgen.errors import InvalidRequest
 from hybridgen.request import ChatMessage
+from hybridgen.server.conversation import Message, as_conversation
 from hybridgen.server.request_limits import RequestLimits
 from hybridgen.server.schema import read_chat
 from hybridgen.tool import FunctionCall, ToolCall
@@ -156,3 +157,9 @@ def test_the_number_of_messages_is_bounded() -> None:
     assert len(turns(*[message] * 3)) == 3
     assert param_of(*[message] * 4) == "messages"
     assert param_of() == "messages"
+
+
+def test_what_no_message_can_carry_is_refused_here() -> None:
+    messages = [Message(role="user", content="Hi")]
+    with pytest.raises(InvalidRequest, match="cannot be sent"):
+        as_conversation(messages, RequestLimits(), template_kwargs={"count": 2**70})
