@@ -51,7 +51,7 @@ class Stamped(msgspec.Struct, Generic[Body], frozen=True, array_like=True):
     receiver: int  # ... of whom it is meant for; 0: not known yet
     number: int  # counts from 1 for each such pair
     num_missed: int  # frames of the other side that did not come, of the present pair
-    message: Body
+    messages: list[Body]  # what there was to say at once, in order
 
 
 #: What a socket carries.

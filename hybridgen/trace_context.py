@@ -29,7 +29,7 @@ class TraceContext(NamedTuple):
     @classmethod
     def parse(cls, value: str) -> TraceContext | None:
         """The context in a traceparent, or ``None`` for none and for a malformed one."""
-        match = _SHAPE.fullmatch(value) if len(value) <= _MAX_CHARS else None
+        match = _SHAPE.fullmatch(value) if 0 < len(value) <= _MAX_CHARS else None
         if match is None:
             return None
         version, trace_id, parent_id, flags, rest = match.groups()

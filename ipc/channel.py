@@ -374,6 +374,8 @@ def _receive_frames(socket: zmq.Socket[bytes], num_frames: int) -> list[bytes] |
 def _take_frames(socket: zmq.Socket[bytes], num_frames: int) -> list[bytes]:
     frames = [socket.recv(_NOBLOCK)]
     num_surplus = 0
+    if num_frames == 2:
+        frames.append(socket.recv(_NOBLOCK))  # a router puts the identity before what was sent
     while socket.getsockopt(zmq.RCVMORE):
         part = socket.recv(_NOBLOCK)
         if len(frames) < num_frames:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from pathlib import Path
 from typing import Any
 
@@ -28,25 +29,25 @@ class CoschedulerLine:
             Decoder(Stamped[orders]),
         )
         self._end = WorkerEnd(spec.incarnation)
+        self._orders: deque[Any] = deque()  # of the last frame
 
-    def tell(self, message: Message) -> None:
-        """Queue a message for the coscheduler.
+    def tell(self, *messages: Message) -> None:
+        """Queue a frame for the coscheduler.
 
         Raises:
             RingFull: it has been away for a whole queue of messages; this process should end.
         """
-        self._dealer.tell(self._end.stamp(message))
+        self._dealer.tell(self._end.stamp(*messages))
         self._end.sent()
 
     def receive(self) -> Any | None:
         """The next order, or None when there is none now."""
-        while (frame := self._dealer.receive()) is not None:
-            order, answer = self._end.hear(frame)
+        while not self._orders and (frame := self._dealer.receive()) is not None:
+            orders, answer = self._end.hear(frame)
             if answer is not None:
                 self.tell(answer)
-            if order is not None:
-                return order
-        return None
+            self._orders.extend(orders)
+        return self._orders.popleft() if self._orders else None
 
     @property
     def sockets(self) -> tuple[zmq.Socket[bytes], ...]:

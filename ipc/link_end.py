@@ -2,8 +2,10 @@
 
 ::
 
-    Stamped(sender 3, receiver 2, number 17, num_missed 0, message)
+    Stamped(sender 3, receiver 2, number 17, num_missed 0, [message, message])
             └ incarnations ──┘    └ counts from 1 for each pair of them
+
+What a process has to say at once to another goes in one frame: it is taken, dropped or lost whole.
 
 A frame is taken only when its number is above all before it and its pair is not older: a repeat, a
 frame that was overtaken, and whatever a dead process said or was told are dropped and counted. A
@@ -46,10 +48,10 @@ class LinkEnd:
         self._num_missed_there = 0  # as the other side says
         self._has_loss = False
 
-    def stamp(self, message: Any) -> Stamped[Any]:
-        """The frame that carries ``message``; followed by ``sent``, if it could be sent."""
+    def stamp(self, *messages: Any) -> Stamped[Any]:
+        """The frame that carries ``messages``; followed by ``sent``, if it could be sent."""
         number = self._num_sent + 1
-        return Stamped(self.incarnation, self._peer, number, self._num_missed_here, message)
+        return Stamped(self.incarnation, self._peer, number, self._num_missed_here, [*messages])
 
     def sent(self) -> None:
         """The last frame is on its way."""
@@ -60,8 +62,8 @@ class LinkEnd:
         if incarnation > self._peer:
             self._peer, self._num_sent, self._num_missed_there = incarnation, 0, 0
 
-    def take(self, frame: Stamped[Any]) -> Any | None:
-        """The message in ``frame``; None when it counts no more."""
+    def take(self, frame: Stamped[Any]) -> list[Any]:
+        """The messages in ``frame``; none when it counts no more."""
         pair = (frame.sender, frame.receiver)
         is_for_another = frame.receiver not in (0, self.incarnation)
         if frame.sender > self._peer:  # heard of, whomever this is meant for
@@ -69,7 +71,7 @@ class LinkEnd:
         is_old = (pair, frame.number) <= (self._pair, self._last)
         if is_old or is_for_another:
             self.num_repeated += 1
-            return None
+            return []
         if pair != self._pair:
             self._pair, self._num_missed_here = pair, 0
             # Who does not know this process yet may have counted for its predecessor.
@@ -80,7 +82,7 @@ class LinkEnd:
         self._last = frame.number
         self._has_loss |= num_skipped > 0 or frame.num_missed > self._num_missed_there
         self._num_missed_there = frame.num_missed
-        return frame.message
+        return frame.messages
 
     def take_loss(self) -> bool:
         """Whether anything was lost in either direction since the last call."""
@@ -91,7 +93,7 @@ class LinkEnd:
 class Heard(NamedTuple):
     """What a worker makes of a frame."""
 
-    order: Any | None
+    orders: list[Any]
     """To be followed."""
     answer: LinkChecked | None
     """To be sent at once."""
@@ -106,15 +108,21 @@ class WorkerEnd(LinkEnd):
 
     def hear(self, frame: Stamped[Any]) -> Heard:
         """What to do about ``frame``."""
+        if 0 < frame.receiver < self.incarnation:
+            self.take(frame)
+            is_asked = any(isinstance(message, AttachWorker) for message in frame.messages)
+            return Heard([UNASKED] if is_asked else [], None)  # nobody has heard of this one yet
         num_missed = self.num_missed
-        order = self.take(frame)
-        if isinstance(order, AttachWorker):
-            self._is_deaf = False
-            return Heard(order, None)
-        if isinstance(frame.message, AttachWorker) and 0 < frame.receiver < self.incarnation:
-            return Heard(UNASKED, None)  # its predecessor is asked: nobody has heard of this one
-        has_gap = self.num_missed > num_missed
-        self._is_deaf |= has_gap
-        answer = LinkChecked() if has_gap or isinstance(order, CheckLink) else None
-        is_order = not self._is_deaf and not isinstance(order, CheckLink)
-        return Heard(order if is_order else None, answer)
+        messages = self.take(frame)
+        is_answer_due = self.num_missed > num_missed
+        self._is_deaf |= is_answer_due
+        orders = []
+        for message in messages:
+            if isinstance(message, AttachWorker):
+                self._is_deaf = is_answer_due = False  # its answer says more
+                orders.append(message)
+            elif isinstance(message, CheckLink):
+                is_answer_due = True
+            elif not self._is_deaf:
+                orders.append(message)
+        return Heard(orders, LinkChecked() if is_answer_due else None)

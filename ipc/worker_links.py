@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -18,7 +19,7 @@ class Arrival(NamedTuple):
     name: str
     """Of the process that sent it."""
     has_loss: bool
-    """Something before it was lost on the way to or from that process."""
+    """Something before its frame was lost on the way to or from that process."""
     fact: Any
 
 
@@ -34,29 +35,30 @@ class WorkerLinks:
     def __init__(self, endpoint: str, incarnation: int, names: Iterable[str]) -> None:
         self._router = Router([endpoint], Decoder(Stamped[WorkerFact]))
         self._ends = {name.encode(): LinkEnd(incarnation) for name in names}
+        self._arrivals: deque[Arrival] = deque()  # of the last frame
         self._num_strange = 0
 
-    def send(self, name: str, message: Message) -> SendResult:
-        """Queue a message for a process."""
+    def send(self, name: str, *messages: Message) -> SendResult:
+        """Queue a frame for a process."""
         identity = name.encode()
         end = self._ends[identity]
-        result = self._router.send(identity, end.stamp(message))
+        result = self._router.send(identity, end.stamp(*messages))
         if result is SendResult.SENT:
             end.sent()
         return result
 
     def receive(self) -> Arrival | None:
         """The next message, or None when there is none now."""
-        while (received := self._router.receive()) is not None:
+        arrivals = self._arrivals
+        while not arrivals and (received := self._router.receive()) is not None:
             identity, frame = received
             end = self._ends.get(identity)
             if end is None:
                 self._num_strange += 1
                 continue
-            fact = end.take(frame)
-            if fact is not None:
-                return Arrival(identity.decode(), end.take_loss(), fact)
-        return None
+            name = identity.decode()
+            arrivals.extend(Arrival(name, end.take_loss(), fact) for fact in end.take(frame))
+        return arrivals.popleft() if arrivals else None
 
     @property
     def num_corrupt(self) -> int:

@@ -76,12 +76,12 @@ class CoschedulerLink:
         """The coscheduler has answered DrainTree since the last call; takes other answers, too."""
         is_drained = False
         while (frame := self.socket.receive()) is not None:
-            fact = self._end.take(frame)
-            if isinstance(fact, DeathNoted):
-                self._open.pop((fact.role, fact.index, fact.incarnation), None)
-            elif isinstance(fact, TreeDrained):
-                is_drained = True
-                self._open.pop(_DRAIN, None)
+            for fact in self._end.take(frame):
+                if isinstance(fact, DeathNoted):
+                    self._open.pop((fact.role, fact.index, fact.incarnation), None)
+                elif isinstance(fact, TreeDrained):
+                    is_drained = True
+                    self._open.pop(_DRAIN, None)
         return is_drained
 
     def close(self) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import secrets
 from collections import deque
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -26,7 +27,15 @@ from hybridgen.ipc.slot_table import SlotTable
 from hybridgen.ipc.token_store import TokenStore
 from hybridgen.ipc.worker_links import WorkerLinks
 from hybridgen.kvcache.kv_window import piece_tokens
-from hybridgen.messages import ClientOrder, Decoder, HealthReport, WorkerDied, WorkerSpec
+from hybridgen.messages import (
+    ClientOrder,
+    Decoder,
+    EncodeProbe,
+    EncodePrompt,
+    HealthReport,
+    WorkerDied,
+    WorkerSpec,
+)
 from hybridgen.request import ID_BYTES
 from hybridgen.scheduler.coscheduler import Coscheduler
 from hybridgen.scheduler.outbox import Addressed, ToClient, ToWorker
@@ -41,6 +50,9 @@ Addressee = tuple[str, bytes]
 
 #: A full socket is tried again after this long.
 RETRY_WAIT_S = 0.01
+#: Orders in one frame: with their block tables they stay far below what a frame may hold.
+MAX_IN_FRAME = 16
+_PROMPTS = (EncodePrompt, EncodeProbe)
 #: Messages that are kept for a client whose socket is full.
 MAX_WAITING = 10_000
 #: By device: from where on it pays that prompts share KV blocks. A CUDA device computes fewer
@@ -146,28 +158,27 @@ class CoschedulerHost:
                 waiting.popleft()
             if not waiting:
                 del self._waiting[addressee]
-        for item in self._scheduler.take_outbox():
-            addressee = _address(item)
+        for addressee, items in frames(self._scheduler.take_outbox()):
             queue = self._waiting.get(addressee)
             if queue is None:
-                if not self._send(addressee, item):
-                    self._waiting[addressee] = deque([item])
-            elif _is_knock(item):
+                if not self._send(addressee, *items):
+                    self._waiting[addressee] = deque(items)
+            elif _is_knock(items[0]):
                 continue  # what waits already shows whether the client is there
-            elif isinstance(item, ToClient) and len(queue) >= MAX_WAITING:
-                self._scheduler.handle_unreachable(item)  # it reads nothing: as good as gone
+            elif isinstance(items[0], ToClient) and len(queue) >= MAX_WAITING:
+                self._scheduler.handle_unreachable(items[0])  # it reads nothing: as good as gone
             else:
-                queue.append(item)
+                queue.extend(items)
 
-    def _send(self, addressee: Addressee, item: Addressed) -> bool:
+    def _send(self, addressee: Addressee, *items: Addressed) -> bool:
         """False when the socket is full; who is not there is reported to the state machine."""
         socket, identity = addressee
         if socket == "clients":
-            result = self._clients.send(identity, item.message)
+            result = self._clients.send(identity, items[0].message)
         else:
-            result = self._workers.send(identity.decode(), item.message)
+            result = self._workers.send(identity.decode(), *[item.message for item in items])
         if result is SendResult.GONE:
-            self._scheduler.handle_unreachable(item)
+            self._scheduler.handle_unreachable(items[0])
             self._tick_wait_s = 0.0  # what follows from it is said at once
         return result is not SendResult.BLOCKED
 
@@ -212,6 +223,25 @@ class CoschedulerHost:
 
 def _log_death(fact: WorkerDied) -> None:
     logger.info("noted that %s-%d (incarnation %d) died", fact.role, fact.index, fact.incarnation)
+
+
+def frames(items: Sequence[Addressed]) -> Iterator[tuple[Addressee, list[Addressed]]]:
+    """What goes to whom in one frame; to each addressee in the order of ``items``.
+
+    Orders of one worker go together: a frame costs both sides a wake-up. Prompts go alone, since
+    several may be more than a frame holds, and a tokenizer has its hands full with each.
+    """
+    together: dict[Addressee, list[Addressed]] = {}
+    for item in items:
+        addressee = _address(item)
+        is_alone = isinstance(item, ToClient) or isinstance(item.message, _PROMPTS)
+        if addressee in together and (is_alone or len(together[addressee]) >= MAX_IN_FRAME):
+            yield addressee, together.pop(addressee)
+        if is_alone:
+            yield addressee, [item]
+        else:
+            together.setdefault(addressee, []).append(item)
+    yield from together.items()
 
 
 def _is_knock(item: Addressed) -> bool:

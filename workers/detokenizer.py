@@ -30,6 +30,7 @@ from hybridgen.messages import (
     Decoder,
     DetokenizerOrder,
     ErrorInfo,
+    Message,
     OpenText,
     ReaderLost,
     SlotEvent,
@@ -93,13 +94,14 @@ class Detokenizer:
         self._open: dict[int, Delivery] = {}  # by slot: not reported, or wanted after that
         self._by_slot: dict[int, Delivery] = {}  # also the others, until the slot goes on
         self._by_request: dict[tuple[bytes, bytes], Delivery] = {}  # those, by client and request
+        self._facts: list[Message] = []  # for the coscheduler, in one frame
         self._has_blocked = False
         self._meter = DeliveryMeter(context.line)
 
     def introduce(self, asked: AttachWorker = UNASKED) -> None:
         """Tell the coscheduler that this incarnation is here, and what it works on."""
         spec = self._context.spec
-        self._coscheduler.tell(
+        self._facts.append(
             WorkerAttached(
                 role=spec.role,
                 index=spec.index,
@@ -113,6 +115,7 @@ class Detokenizer:
                 ],
             )
         )
+        self._tell()
 
     def turn(self) -> None:
         """Wait for anything, then move every text on."""
@@ -127,6 +130,7 @@ class Detokenizer:
         while (received := self._clients.receive()) is not None:
             self._subscribe(*received)
         self._deliver()
+        self._tell()
 
     def close(self) -> None:
         """Close the sockets."""
@@ -142,7 +146,7 @@ class Detokenizer:
             if isinstance(order, OpenText):
                 self._open_text(order)
         elif known.is_reported:
-            self._coscheduler.tell(known.report())  # asked again: the answer was lost
+            self._facts.append(known.report())  # asked again: the answer was lost
         elif isinstance(order, CloseText):
             known.close()
 
@@ -160,8 +164,8 @@ class Detokenizer:
                 beat=self._context.line.beat,
             )
         except HybridGenError as error:  # damaged parameters: this request ends, others go on
-            self._coscheduler.tell(ReaderLost(order.slot, order.epoch, ErrorInfo.of(error)))
-            self._coscheduler.tell(_nothing_delivered(order, error))
+            self._facts.append(ReaderLost(order.slot, order.epoch, ErrorInfo.of(error)))
+            self._facts.append(_nothing_delivered(order, error))
             return
         self._open[text.slot] = self._by_slot[text.slot] = text
         self._by_request[text.client_id, text.request_id] = text
@@ -200,7 +204,8 @@ class Detokenizer:
         began_s = now_s = self._clock()
         num_tokens = 0
         by_client: dict[bytes, list[Delivery]] = {}
-        for text in list(self._open.values()):
+        moving = [text for text in self._open.values() if not text.is_still()]
+        for text in moving:
             num_tokens += self._advance(text, now_s) or 0
             if text.has_unsent and text.is_subscribed:
                 by_client.setdefault(text.client_id, []).append(text)
@@ -211,7 +216,7 @@ class Detokenizer:
             self._send(client_id, texts, now_s)
         if self._open:
             self._account(advanced_s - began_s, self._clock() - advanced_s)
-        for text in list(self._open.values()):
+        for text in moving:
             self._settle(text, now_s)
         self._context.line.set("open_texts", len(self._open))
         self._count(num_tokens)
@@ -269,7 +274,7 @@ class Detokenizer:
 
     def _settle(self, text: Delivery, now_s: float) -> None:
         if not text.is_reported and (text.is_delivered or (text.is_closed and text.is_finished)):
-            self._coscheduler.tell(text.report())
+            self._facts.append(text.report())
         limit_s = self._config.scheduler.slow_reader_timeout_s
         waiting_s = now_s - text.idle_since_s
         is_slow = text.has_unsent and waiting_s > limit_s
@@ -293,8 +298,13 @@ class Detokenizer:
         text.close(error)
         with contextlib.suppress(HybridGenError):  # it may be what is being reported here
             text.advance(now_s)
-        self._coscheduler.tell(ReaderLost(text.slot, text.epoch, ErrorInfo.of(error)))
-        self._coscheduler.tell(text.report())
+        self._facts.append(ReaderLost(text.slot, text.epoch, ErrorInfo.of(error)))
+        self._facts.append(text.report())
+
+    def _tell(self) -> None:
+        if self._facts:
+            facts, self._facts = self._facts, []
+            self._coscheduler.tell(*facts)
 
 
 def _nothing_delivered(order: OpenText, error: HybridGenError) -> TextFinished:

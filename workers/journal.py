@@ -34,10 +34,11 @@ class Journal:
 
     def finished(self, request: FinishedRequest) -> None:
         """A request is over."""
-        extra = {"request_id": request.request_id.hex()}
-        if request.trace is not None:
-            extra |= {"trace_id": request.trace.trace_id, "span_id": request.trace.parent_id}
-        logger.info("%s", request, extra=extra)
+        if logger.isEnabledFor(logging.INFO):
+            extra = {"request_id": request.request_id.hex()}
+            if request.trace is not None:
+                extra |= {"trace_id": request.trace.trace_id, "span_id": request.trace.parent_id}
+            logger.info("%s", request, extra=extra)
         for stage, seconds in request.times.stage_seconds().items():
             self._histograms[stage].observe_s(seconds)
         self._histograms["e2e"].observe_s(request.times.total_s)

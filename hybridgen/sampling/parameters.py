@@ -100,9 +100,8 @@ def pack(
         *(-1 if params.logprobs is None else params.logprobs, int(params.ignore_eos)),
         *(len(eos_ids), len(params.stop_token_ids), len(params.logit_bias), len(stops)),
     )
-    struct.pack_into(f"={len(eos_ids)}i", into, _EOS_OFFSET, *eos_ids)
-    stop_ids = params.stop_token_ids
-    struct.pack_into(f"={len(stop_ids)}i", into, _STOP_OFFSET, *stop_ids)
+    _write_ids(eos_ids, into, _EOS_OFFSET)
+    _write_ids(params.stop_token_ids, into, _STOP_OFFSET)
     for index, (token_id, bias) in enumerate(params.logit_bias.items()):
         _BIAS.pack_into(into, _BIAS_OFFSET + index * _BIAS.size, token_id, bias)
     lengths = [len(stop) for stop in stops] + [0] * (4 - len(stops))
@@ -116,7 +115,8 @@ def pack(
     joined = b"".join(stops)
     into[_STRINGS_OFFSET : _STRINGS_OFFSET + len(joined)] = joined
     _write_regex(params.stop_regex, into)
-    grammar_into[: len(grammar)] = grammar
+    if grammar:
+        grammar_into[: len(grammar)] = grammar
 
 
 def unpack(view: memoryview, grammar_view: memoryview = _NO_AREA) -> Unpacked:
@@ -147,12 +147,12 @@ def unpack(view: memoryview, grammar_view: memoryview = _NO_AREA) -> Unpacked:
         repetition_penalty=repetition,
         presence_penalty=presence,
         frequency_penalty=frequency,
-        logit_bias=dict(_BIAS.iter_unpack(_bias_bytes(view, num_bias))),
+        logit_bias=dict(_BIAS.iter_unpack(_bias_bytes(view, num_bias))) if num_bias else {},
         seed=seed,
         min_tokens=min_tokens,
-        stop=_read_strings(view, lengths[:num_strings]),
+        stop=_read_strings(view, lengths[:num_strings]) if num_strings else (),
         stop_regex=_read_regex(view),
-        stop_token_ids=struct.unpack_from(f"={num_stop}i", view, _STOP_OFFSET),
+        stop_token_ids=_read_ids(view, _STOP_OFFSET, num_stop),
         ignore_eos=bool(ignore_eos),
         include_stop_str_in_output=bool(include_stop),
         skip_special_tokens=bool(skip_special & 1),
@@ -161,7 +161,16 @@ def unpack(view: memoryview, grammar_view: memoryview = _NO_AREA) -> Unpacked:
         logprobs=None if num_logprobs < 0 else num_logprobs,
         grammar=_read_grammar(kind, num_grammar_bytes, grammar_view),
     )
-    return Unpacked(params, struct.unpack_from(f"={num_eos}i", view, _EOS_OFFSET), seed)
+    return Unpacked(params, _read_ids(view, _EOS_OFFSET, num_eos), seed)
+
+
+def _write_ids(ids: Sequence[int], into: memoryview, offset: int) -> None:
+    if ids:
+        struct.pack_into(f"={len(ids)}i", into, offset, *ids)
+
+
+def _read_ids(view: memoryview, offset: int, num_ids: int) -> tuple[int, ...]:
+    return struct.unpack_from(f"={num_ids}i", view, offset) if num_ids else ()
 
 
 def _encode_grammar(grammar: Grammar | None) -> tuple[int, bytes]:
@@ -182,13 +191,16 @@ def _write_regex(pattern: str | None, into: memoryview) -> None:
     encoded = (pattern or "").encode()
     _check_most("stop_regex (bytes)", len(encoded), MAX_STOP_REGEX_BYTES)
     _REGEX.pack_into(into, _REGEX_OFFSET, len(encoded))
-    into[_PATTERN_OFFSET : _PATTERN_OFFSET + len(encoded)] = encoded
+    if encoded:
+        into[_PATTERN_OFFSET : _PATTERN_OFFSET + len(encoded)] = encoded
 
 
 def _read_regex(view: memoryview) -> str | None:
     (num_bytes,) = _REGEX.unpack_from(view, _REGEX_OFFSET)
+    if num_bytes == 0:
+        return None
     _check_count("bytes of stop_regex", num_bytes, MAX_STOP_REGEX_BYTES)
-    return bytes(view[_PATTERN_OFFSET : _PATTERN_OFFSET + num_bytes]).decode() or None
+    return bytes(view[_PATTERN_OFFSET : _PATTERN_OFFSET + num_bytes]).decode()
 
 
 def _bias_bytes(view: memoryview, num_bias: int) -> memoryview:

@@ -88,6 +88,8 @@ class Canary:
 
     def step(self) -> None:
         """Answer what can be answered by now."""
+        if not (self._finished or self._asking):
+            return
         finished, self._finished = self._finished, []
         for final in finished:
             self._acknowledge(CANARY_CLIENT, AckFinished(final.request_id))

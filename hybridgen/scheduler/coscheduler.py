@@ -126,9 +126,9 @@ class Coscheduler:
         self._build(shape)
         self._build_desks()
         self._route()
-        self._next_watch_s = clock()
-        self._next_knock_s = math.inf
+        self._next_watch_s, self._next_knock_s = clock(), math.inf
         self._next_look_s = -math.inf
+        self._is_scheduled = True  # nothing has come in since
 
     def _build(self, shape: TreeShape) -> None:
         clock, book, ledger, outbox = self._clock, self._book, self._ledger, self._outbox
@@ -241,7 +241,7 @@ class Coscheduler:
             ReaderLost: facts.reader_lost,
             WorkerAttached: self._recovery.attached,
             WorkerDied: self._worker_died,
-            DrainTree: self._drain_tree,
+            DrainTree: lambda fact: self._drain.begin(fact.timeout_s),
             LinkChecked: lambda _: None,  # its frame said all
         }
 
@@ -255,15 +255,15 @@ class Coscheduler:
         return num_requests
 
     def handle_client(self, client_id: bytes, message: Any) -> None:
-        """One ClientOrder from the client with that identity."""
+        """One ClientOrder of that client; what follows for others, ``take_outbox`` works out."""
         self._clients.heard(client_id)
         self._client_handlers[type(message)](client_id, message)
-        self._schedule()
+        self._is_scheduled = False
 
     def handle_worker(self, message: Any) -> None:
         """One WorkerFact."""
         self._worker_handlers[type(message)](message)
-        self._schedule()
+        self._is_scheduled = False
 
     def doubt(self, name: str) -> None:
         """Something that was said to or by the worker of that name was lost on the way."""
@@ -320,7 +320,9 @@ class Coscheduler:
         self._samplers.note_ready(num_samplers)
 
     def take_outbox(self) -> list[Addressed]:
-        """What to send, in order."""
+        """What to send, in order; free slots and rows are given out before, once for all inputs."""
+        if not self._is_scheduled:
+            self._schedule()
         return self._outbox.take()
 
     def take_finished(self) -> list[FinishedRequest]:
@@ -382,6 +384,7 @@ class Coscheduler:
             self._outbox.to_client(client_id, report)
 
     def _schedule(self) -> None:
+        self._is_scheduled = True
         self._canary.step()
         self._desk.seat_backlog()
         self._batch.schedule()
@@ -395,6 +398,3 @@ class Coscheduler:
             self._clients.gateway_died(fact)
         self._recovery.died(fact)
         self._outbox.to_supervisor(DeathNoted(fact.role, fact.index, fact.incarnation))
-
-    def _drain_tree(self, fact: DrainTree) -> None:
-        self._drain.begin(fact.timeout_s)

@@ -139,10 +139,11 @@ class PrefixSharing:
             # The last token of a text was chosen, and not computed on.
             num_tokens = max(num_tokens, record.prompt_len + num_generated - 1)
         num_blocks = min(num_tokens // self._block_size, len(record.blocks))
-        blocks = record.blocks[:num_blocks]
-        ids = self._ids(record, num_blocks * self._block_size)
-        self._cache.promise(ids, blocks, record.slot)
-        self._cache.confirm(blocks, record.slot)
+        if num_blocks > record.num_written // self._block_size:
+            blocks = record.blocks[:num_blocks]
+            ids = self._ids(record, num_blocks * self._block_size)
+            self._cache.promise(ids, blocks, record.slot)
+            self._cache.confirm(blocks, record.slot)
         return self.gives_up(record)
 
     def distrust(self, record: RequestRecord) -> None:

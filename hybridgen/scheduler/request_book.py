@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 from collections.abc import Iterator
 
 from hybridgen.messages import RequestFinished
@@ -10,8 +9,10 @@ from hybridgen.scheduler.request_record import RequestRecord
 
 Key = tuple[bytes, bytes]
 
-#: Final messages kept for clients that repeat an order after their request was forgotten.
-MAX_REMEMBERED = 4096
+#: Final messages kept for clients that repeat an order after their request was forgotten: so many
+#: at least, at most twice as many. They are given up all at once, since a dict that always loses
+#: its oldest entry is laid out anew time and again, and memory grows by the copies.
+MIN_REMEMBERED = 2048
 
 
 class RequestBook:
@@ -21,7 +22,8 @@ class RequestBook:
         self._by_key: dict[Key, RequestRecord] = {}
         self._by_slot: list[RequestRecord | None] = [None] * num_slots
         self._by_client: dict[bytes, dict[bytes, RequestRecord]] = {}
-        self._finals: collections.OrderedDict[Key, RequestFinished] = collections.OrderedDict()
+        self._finals: dict[Key, RequestFinished] = {}
+        self._older_finals: dict[Key, RequestFinished] = {}
 
     def __len__(self) -> int:
         return len(self._by_key)
@@ -34,6 +36,7 @@ class RequestBook:
         self._by_key[record.key] = record
         self._by_client.setdefault(record.client_id, {})[record.request_id] = record
         self._finals.pop(record.key, None)
+        self._older_finals.pop(record.key, None)
 
     def seat(self, record: RequestRecord) -> None:
         """Make ``record`` findable by its slot."""
@@ -50,8 +53,8 @@ class RequestBook:
             self._by_slot[record.slot] = None
         if record.final is not None:
             self._finals[record.key] = record.final
-            if len(self._finals) > MAX_REMEMBERED:
-                self._finals.popitem(last=False)
+            if len(self._finals) >= MIN_REMEMBERED:
+                self._older_finals, self._finals = self._finals, {}
 
     def find(self, client_id: bytes, request_id: bytes) -> RequestRecord | None:
         """The live request of that name."""
@@ -59,7 +62,8 @@ class RequestBook:
 
     def final(self, client_id: bytes, request_id: bytes) -> RequestFinished | None:
         """How a request that is no longer live ended, as far as remembered."""
-        return self._finals.get((client_id, request_id))
+        key = (client_id, request_id)
+        return self._finals.get(key) or self._older_finals.get(key)
 
     def occupant(self, slot: int, epoch: int) -> RequestRecord | None:
         """The request in ``slot`` if it is the one that ``epoch`` names; else None (stale)."""

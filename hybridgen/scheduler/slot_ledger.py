@@ -26,6 +26,7 @@ logger = logging.getLogger(__name__)
 _NS = 1_000_000_000
 _SIGN = 1 << 63
 _WORD = 1 << 64
+_NO_END, _NO_DEATHS = (0, 0), 0
 
 
 def _to_word(number: int) -> int:
@@ -72,20 +73,16 @@ class SlotLedger:
             into=self.table.parameters(slot),
             grammar_into=self.table.grammar(slot),
         )
-        for word, value in (
-            (SlotWord.PROMPT_LEN, 0),
-            # While the prompt length is unknown, this word keeps max_tokens for a restart.
-            (SlotWord.MAX_LEN, record.params.max_tokens or 0),
-            (SlotWord.END_REASON, 0),
-            (SlotWord.END_ERROR, 0),
-            (SlotWord.DETOKENIZER, record.detokenizer),
-            (SlotWord.TOKENIZER, record.tokenizer),
-            (SlotWord.ARRIVAL_NS, int(record.arrival_s * _NS)),
-            (SlotWord.DEADLINE_NS, _deadline_ns(record.deadline_s)),
-            (SlotWord.PRIORITY, _to_word(record.priority)),
-            (SlotWord.DEATHS, 0),
-        ):
-            store(slot, word, value)
+        # While the prompt length is unknown, its word for max_len keeps max_tokens for a restart.
+        lengths = (0, record.params.max_tokens or 0)
+        owners = (record.detokenizer, record.tokenizer)
+        self.table.write_words(slot, SlotWord.PROMPT_LEN, *lengths, *_NO_END, *owners)
+        self.table.write_words(
+            slot,
+            SlotWord.ARRIVAL_NS,
+            *(int(record.arrival_s * _NS), _deadline_ns(record.deadline_s)),
+            *(_to_word(record.priority), _NO_DEATHS),
+        )
         fault.point("slot.commit")
         store(slot, SlotWord.STATE, SlotState.ENCODING)
 

@@ -76,7 +76,7 @@ class WorkerPool:
         candidates = candidates or [worker for worker in self.workers if not worker.is_lost]
         if not candidates:
             raise self._lost_error()
-        return min(candidates, key=_load)
+        return candidates[0] if len(candidates) == 1 else min(candidates, key=_load)
 
     def check(self) -> None:
         """Somebody is left, or will come.

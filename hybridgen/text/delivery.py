@@ -128,6 +128,14 @@ class Delivery:
         """The client's socket has taken everything."""
         return self._is_flushed and not self.has_unsent
 
+    def is_still(self) -> bool:
+        """Nothing was generated since the last ``advance``, and nothing is left to be sent."""
+        slots, slot = self._views.slots, self.slot
+        if slots.load(slot, SlotWord.GENERATED) != self._stream.num_tokens:
+            return False
+        is_over = self.is_closed or self._is_flushed or slots.load(slot, SlotWord.FINISH) != 0
+        return not (is_over or self.has_unsent)
+
     def advance(self, now_s: float) -> int:
         """Take the tokens generated since the last call; returns how many.
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import codecs
 
+#: Smaller bytes are whole characters.
+_FIRST_OF_SEVERAL = 0x80
 _new_decoder = codecs.getincrementaldecoder("utf-8")
 
 
@@ -19,29 +21,37 @@ class IncrementalDecoder:
     """
 
     def __init__(self, seed: bytes = b"") -> None:
-        self._decoder = _new_decoder("replace")
+        self._decoder: codecs.IncrementalDecoder | None = None  # most texts need none
         self._seed = seed
         self.num_pending = 0
         """Bytes kept back (the seed included, once it is in use)."""
 
     def push(self, data: bytes) -> str:
         """Text that ``data`` completes."""
+        if not (self.num_pending or self._seed):
+            try:
+                return data.decode()
+            except UnicodeDecodeError:
+                pass  # it ends within a character, or is no text
+        decoder = self._decoder = self._decoder or _new_decoder("replace")
         if self._seed and data:
             if _continues(self._seed, data[:1]):
-                self._decoder.setstate((self._seed, 0))
+                decoder.setstate((self._seed, 0))
             self._seed = b""
-        text = self._decoder.decode(data)
-        self.num_pending = len(self._decoder.getstate()[0])
+        text = decoder.decode(data)
+        self.num_pending = len(decoder.getstate()[0])
         return text
 
     def finish(self) -> str:
         """Text of what was kept back: U+FFFD for a character that stayed unfinished, or nothing."""
         self.num_pending = 0
-        return self._decoder.decode(b"", True)
+        return "" if self._decoder is None else self._decoder.decode(b"", True)
 
 
 def unfinished_character(data: bytes) -> bytes:
     """The beginning of a UTF-8 character at the end of ``data``, or nothing."""
+    if not data or data[-1] < _FIRST_OF_SEVERAL:
+        return b""
     decoder = _new_decoder("replace")
     decoder.decode(data)
     return decoder.getstate()[0]

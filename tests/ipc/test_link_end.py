@@ -19,8 +19,8 @@ from hybridgen.messages import (
 ORDER = DrainWorker()
 
 
-def say(end: LinkEnd, message: Any = ORDER) -> Stamped[Any]:
-    frame = end.stamp(message)
+def say(end: LinkEnd, *messages: Any) -> Stamped[Any]:
+    frame = end.stamp(*(messages or (ORDER,)))
     end.sent()
     return frame
 
@@ -37,7 +37,7 @@ def pair() -> tuple[LinkEnd, LinkEnd]:
 
 def test_frames_in_order_are_taken_and_nothing_is_lost(pair: tuple[LinkEnd, LinkEnd]) -> None:
     here, there = pair
-    assert [there.take(say(here)) for _ in range(3)] == [ORDER] * 3
+    assert [there.take(say(here)) for _ in range(3)] == [[ORDER]] * 3
     assert not there.take_loss()
     assert not here.take_loss()
     assert (there.num_repeated, there.num_missed) == (0, 0)
@@ -46,9 +46,9 @@ def test_frames_in_order_are_taken_and_nothing_is_lost(pair: tuple[LinkEnd, Link
 def test_a_repeat_and_one_that_was_overtaken_are_dropped(pair: tuple[LinkEnd, LinkEnd]) -> None:
     here, there = pair
     first, second = say(here), say(here)
-    assert there.take(second) is ORDER
-    assert there.take(second) is None
-    assert there.take(first) is None
+    assert there.take(second) == [ORDER]
+    assert there.take(second) == []
+    assert there.take(first) == []
     assert (there.num_repeated, there.num_missed) == (2, 1)
 
 
@@ -76,19 +76,19 @@ def test_a_successor_counts_anew_and_its_predecessor_no_more(pair: tuple[LinkEnd
     here, there = pair
     late = say(there)
     heir = LinkEnd(6)
-    assert here.take(say(heir)) is ORDER
-    assert here.take(late) is None
+    assert here.take(say(heir)) == [ORDER]
+    assert here.take(late) == []
     first = say(here)
     assert (first.receiver, first.number) == (6, 1)
-    assert there.take(first) is None  # it is meant for another
-    assert heir.take(say(here)) is ORDER
+    assert there.take(first) == []  # it is meant for another
+    assert heir.take(say(here)) == [ORDER]
     assert heir.num_missed == 1  # the first, which went to the dead
 
 
 def test_a_new_coscheduler_takes_what_was_meant_for_nobody_yet() -> None:
     there, heir = LinkEnd(5), LinkEnd(3)
     say(there)
-    assert heir.take(say(there)) is ORDER
+    assert heir.take(say(there)) == [ORDER]
     assert not heir.take_loss()
 
 
@@ -96,23 +96,23 @@ def heard_after_a_gap() -> tuple[LinkEnd, WorkerEnd]:
     here, there = LinkEnd(2), WorkerEnd(5)
     there.hear(say(here, AttachWorker(2)))
     here.take(say(there))
-    assert there.hear(say(here)) == Heard(ORDER, None)
+    assert there.hear(say(here)) == Heard([ORDER], None)
     say(here)
-    assert there.hear(say(here)) == Heard(None, LinkChecked())
+    assert there.hear(say(here)) == Heard([], LinkChecked())
     return here, there
 
 
 def test_a_worker_follows_no_order_after_a_gap_until_it_is_asked_who_it_is() -> None:
     here, there = heard_after_a_gap()
-    assert there.hear(say(here)) == Heard(None, None)
+    assert there.hear(say(here)) == Heard([], None)
     ask = AttachWorker(2, 1)
-    assert there.hear(say(here, ask)) == Heard(ask, None)
-    assert there.hear(say(here)) == Heard(ORDER, None)
+    assert there.hear(say(here, ask)) == Heard([ask], None)
+    assert there.hear(say(here)) == Heard([ORDER], None)
 
 
 def test_a_worker_answers_a_check_also_when_it_follows_no_orders() -> None:
     here, there = heard_after_a_gap()
-    assert there.hear(say(here, CheckLink())) == Heard(None, LinkChecked())
+    assert there.hear(say(here, CheckLink())) == Heard([], LinkChecked())
 
 
 def test_a_gap_before_the_question_who_it_is_matters_to_nobody() -> None:
@@ -120,11 +120,26 @@ def test_a_gap_before_the_question_who_it_is_matters_to_nobody() -> None:
     there.hear(say(here, AttachWorker(2)))
     say(here)
     ask = AttachWorker(2, 1)
-    assert there.hear(say(here, ask)) == Heard(ask, None)
-    assert there.hear(say(here)) == Heard(ORDER, None)
+    assert there.hear(say(here, ask)) == Heard([ask], None)
+    assert there.hear(say(here)) == Heard([ORDER], None)
 
 
 def test_a_worker_whose_predecessor_is_asked_introduces_itself() -> None:
     here, dead, there = LinkEnd(2), WorkerEnd(5), WorkerEnd(6)
     here.take(say(dead))
-    assert there.hear(say(here, AttachWorker(2))) == Heard(UNASKED, None)
+    assert there.hear(say(here, AttachWorker(2))) == Heard([UNASKED], None)
+
+
+def test_what_is_said_at_once_is_taken_or_lost_as_one(pair: tuple[LinkEnd, LinkEnd]) -> None:
+    here, there = pair
+    both = (ORDER, CheckLink())
+    assert there.take(say(here, *both)) == [*both]
+    say(here, *both)
+    there.take(say(here))
+    assert there.num_missed == 1
+
+
+def test_in_one_frame_only_orders_behind_the_question_are_followed_after_a_gap() -> None:
+    here, there = heard_after_a_gap()
+    ask, then = AttachWorker(2, 1), DrainWorker()
+    assert there.hear(say(here, ORDER, ask, then, CheckLink())) == Heard([ask, then], LinkChecked())

@@ -46,22 +46,21 @@ class SimulatedLink:
     def serve(self, worker: SimulatedWorker) -> None:
         """The worker hears one frame, and sends what it has to say."""
         if (frame := self.orders.take()) is not None:
-            order, answer = self._there.hear(frame)
+            orders, answer = self._there.hear(frame)
             if answer is not None:
                 worker.facts.append(answer)
-            if order is not None:
-                worker.inbox.append(order)
+            worker.inbox.extend(orders)
         while worker.facts:
             fact = worker.facts.popleft()
             self.facts.put(self._there.stamp(fact), type(fact).__name__)
             self._there.sent()
 
     def hear(self, coscheduler: Coscheduler) -> object | None:
-        """The coscheduler hears one frame; the fact in it, if it counted."""
+        """The coscheduler hears one frame; the last fact in it, if it counted."""
         frame = self.facts.take()
-        fact = None if frame is None else self._here.take(frame)
-        if fact is not None:
+        facts = [] if frame is None else self._here.take(frame)
+        for fact in facts:
             if self._here.take_loss():
                 coscheduler.doubt(self._name)
             coscheduler.handle_worker(fact)
-        return fact
+        return facts[-1] if facts else None

@@ -101,5 +101,5 @@ class SocketProxy:
 def _kind(frame: bytes) -> str:
     message: Any = msgspec.msgpack.decode(frame)
     if isinstance(message, list) and not isinstance(message[0], str):
-        message = message[-1]  # what is in a Stamped
+        message = message[-1][0]  # the first of what is in a Stamped
     return str(message["type"] if isinstance(message, dict) else message[0])

@@ -434,3 +434,24 @@ def test_reasoning_that_the_prompt_opened_is_opened_in_the_text(
     reader.take(again)
     assert (reader.text, reader.ids) == (text, [*b"so"])
     assert again.report().num_chars == len(text)
+
+
+def test_a_text_is_still_until_it_has_news_or_something_to_send() -> None:
+    source, reader = Source(), Reader()
+    delivery = source.open()
+    reader.subscribe(delivery)
+    assert delivery.is_still()
+    source.generate([65])
+    assert not delivery.is_still()
+    delivery.advance(0.0)
+    assert not delivery.is_still()  # the client has not got it
+    reader.take(delivery)
+    assert delivery.is_still()
+    source.finish()
+    assert not delivery.is_still()
+
+
+def test_a_text_that_is_closed_is_not_still() -> None:
+    delivery = Source().open()
+    delivery.close()
+    assert not delivery.is_still()

@@ -32,6 +32,7 @@ from hybridgen.messages import (
     QueryHealth,
     RequestAccepted,
     RequestFinished,
+    RetireSlot,
     SlotEvent,
     Stamped,
     StepReport,
@@ -43,8 +44,9 @@ from hybridgen.messages import (
 )
 from hybridgen.request import FinishReason, IdsPrompt, SamplingParams, TextPrompt
 from hybridgen.scheduler import clients
+from hybridgen.scheduler.outbox import ToWorker
 from hybridgen.workers import coscheduler
-from hybridgen.workers.coscheduler import CoschedulerHost, run
+from hybridgen.workers.coscheduler import MAX_IN_FRAME, CoschedulerHost, frames, run
 from tests.support.eventually import eventually
 from tests.workers.workplace import Workplace
 
@@ -103,7 +105,7 @@ class WorkerPeer(Peer):
 
     def hear(self, kind: type[Any]) -> list[Any]:
         while (frame := self._dealer.receive()) is not None:
-            self.received.append(self._end.take(frame))
+            self.received += self._end.take(frame)
         return [message for message in self.received if isinstance(message, kind)]
 
 
@@ -403,3 +405,14 @@ def test_a_frame_that_is_lost_or_doubled_is_counted_and_its_worker_asked(
     tree.turn_until(lambda: any(call.call == 1 for call in gpu.hear(AttachWorker)))
     tree.turn_until(lambda: tree.counters()["repeated_frames"] == 1)
     assert tree.counters()["missed_frames"] == 1
+
+
+def test_orders_of_a_turn_share_frames_and_prompts_go_alone() -> None:
+    retired = [ToWorker("gpu-0", RetireSlot(slot, 1)) for slot in range(MAX_IN_FRAME + 1)]
+    opened = ToWorker("tokenizer-0", AttachWorker(1))
+    prompts = [ToWorker("tokenizer-0", EncodePrompt(n, 1, TextPrompt("x"))) for n in range(2)]
+    sent = list(frames([*retired[:2], opened, *prompts, *retired[2:]]))
+    to_tokenizer = [items for (_, identity), items in sent if identity == b"tokenizer-0"]
+    to_gpu = [items for (_, identity), items in sent if identity == b"gpu-0"]
+    assert to_tokenizer == [[opened], [prompts[0]], [prompts[1]]]
+    assert to_gpu == [retired[:MAX_IN_FRAME], retired[MAX_IN_FRAME:]]
