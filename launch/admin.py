@@ -25,6 +25,10 @@ from hybridgen.messages import (
 logger = logging.getLogger(__name__)
 
 
+#: Admin orders are short; whoever sends more is disconnected.
+MAX_FRAME_BYTES = 64 * 1024
+
+
 class AdminDesk:
     """Answers admin orders.
 
@@ -73,6 +77,7 @@ class AdminDesk:
             elif isinstance(order, StopTree):
                 self.socket.send(identity, StopAccepted(order.request_id))
                 stops.append(order)
+        self._board.line(0).set("corrupt_frames", self.socket.num_corrupt + self._fleet.num_corrupt)
         return stops
 
     def processes(self, is_ready: bool, request_id: bytes = b"") -> ProcessList:
@@ -107,6 +112,7 @@ class AdminDesk:
             cpu_time_s=seen.cpu_time_s,
             progress=0,
             progress_age_s=0.0,  # it has just answered
+            counters=self._board.snapshot(0).counters,
         )
 
     def _describe(self, member: Member) -> ProcessInfo:

@@ -7,6 +7,7 @@ number cannot be taken by another process before the supervisor has reaped it.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import signal
 import subprocess
@@ -29,6 +30,8 @@ from hybridgen.messages import (
     encode,
 )
 
+logger = logging.getLogger(__name__)
+
 #: Native libraries of the CPU roles must not start a thread per CPU each.
 _ONE_THREAD = {
     "OMP_NUM_THREADS": "1",
@@ -40,6 +43,8 @@ _ONE_THREAD = {
 
 #: Orders are few; a child whose control socket is full has stopped reading long ago.
 ORDER_TIMEOUT_S = 0.05
+#: Then the others get a turn.
+MAX_FRAMES_AT_ONCE = 64
 
 _decode_fact = Decoder(ChildFact)
 
@@ -64,6 +69,8 @@ class Child:
         #: Why the supervisor ended it, if it did; follows how it ended.
         self.end_reason = ""
         self.is_control_open = True
+        #: Frames that were no message, dropped.
+        self.num_corrupt = 0
         self._process = process
         self._pidfd = os.pidfd_open(process.pid)
 
@@ -77,40 +84,40 @@ class Child:
         return self._pidfd
 
     def take_facts(self) -> list[WorkerReady | WorkerFailed | LoadProgress]:
-        """Everything that the child has said since the last call; never blocks."""
+        """What the child has said since the last call, each once; never blocks."""
         facts: list[WorkerReady | WorkerFailed | LoadProgress] = []
-        while self.is_control_open:
+        for _ in range(MAX_FRAMES_AT_ONCE):
+            if not self.is_control_open:
+                break
             try:
                 received = self.control.receive(0.0)
+                if received is None:
+                    break
+                frame, fds = received
+                for fd in fds:
+                    os.close(fd)  # no child has any to give
+                fact = _decode_fact(frame)
+                if not isinstance(fact, WorkerReady) or self.ready is None:
+                    facts.append(fact)
+                    self._take(fact)
             except PeerGone:
                 self.is_control_open = False
-                break
             except MessageCorrupt as error:
-                self._distrust(error)
-                break
-            if received is None:
-                break
-            fact = self._decode(received[0])
-            if fact is not None:
-                facts.append(fact)
+                self.num_corrupt += 1
+                if self.num_corrupt == 1:
+                    logger.warning("%s said nothing legible: %s", self.plan.name, error)
         return facts
 
-    def _decode(self, frame: bytes) -> WorkerReady | WorkerFailed | LoadProgress | None:
-        try:
-            fact = _decode_fact(frame)
-        except MessageCorrupt as error:
-            self._distrust(error)
-            return None
+    def _take(self, fact: WorkerReady | WorkerFailed | LoadProgress) -> None:
         if isinstance(fact, WorkerReady):
             self.state, self.ready = ProcessState.READY, fact
         elif isinstance(fact, WorkerFailed):
             self.failure = fact
         elif isinstance(fact, LoadProgress):
             self.load_fraction = fact.fraction
-        return fact  # type: ignore[no-any-return]  # the decoder's union is the return type
 
     def _distrust(self, error: HybridGenError) -> None:
-        """Whoever talks or listens like this cannot be worked with: end it, have it replaced."""
+        """Whoever listens like this cannot be worked with: end it, have it replaced."""
         self.failure = WorkerFailed(ErrorInfo.of(error))
         self.signal(signal.SIGKILL)
 

@@ -129,11 +129,17 @@ class Fleet:
         self.standby = Standby(self.pool(Role.SAMPLER)[0].plan.entry, instance, clock)
         #: Counts changes of the set of running children.
         self.version = 0
+        self._num_corrupt = 0  # of children that are gone
 
     @property
     def children(self) -> list[Child]:
         """Those that run."""
         return [m.child for m in self.members.values() if m.child is not None]
+
+    @property
+    def num_corrupt(self) -> int:
+        """Frames of children that were no message, dropped."""
+        return self._num_corrupt + sum(child.num_corrupt for child in self.children)
 
     @property
     def can_serve(self) -> bool:
@@ -253,6 +259,7 @@ class Fleet:
             member.last_exit = f"{member.last_exit}: {child.failure.error.message}"
         if child.end_reason:
             member.last_exit = f"{member.last_exit} {child.end_reason}"
+        self._num_corrupt += child.num_corrupt
         member.child, member.stands_still = None, False
         board, line = self._segments.board, child.plan.board_index
         member.served = board.served(line)

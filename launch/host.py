@@ -24,7 +24,7 @@ from hybridgen.ipc.channel import Router
 from hybridgen.ipc.runtime_dir import RuntimeDir
 from hybridgen.ipc.segment import sweep_stale
 from hybridgen.launch import cgroup, cpu_claims, instances, placement, preflight
-from hybridgen.launch.admin import AdminDesk
+from hybridgen.launch.admin import MAX_FRAME_BYTES, AdminDesk
 from hybridgen.launch.banner import StartReport
 from hybridgen.launch.cgroup import TreeGroups
 from hybridgen.launch.cgroup_fs import CgroupFs, own_group
@@ -250,7 +250,11 @@ class TreeHost:
                 listener=self._listener,
                 clock=monotonic_s,
             )
-            desk_socket = Router([self._runtime.endpoints.admin], Decoder(AdminOrder))
+            desk_socket = Router(
+                [self._runtime.endpoints.admin],
+                Decoder(AdminOrder),
+                max_frame_bytes=MAX_FRAME_BYTES,
+            )
             stack.callback(desk_socket.close)
             self._admin = AdminDesk(
                 desk_socket,

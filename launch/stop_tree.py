@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 
 from hybridgen.client.client import Client
-from hybridgen.errors import ChannelTimeout
+from hybridgen.errors import ChannelTimeout, PeerGone
 from hybridgen.ipc.board import Role
 
 #: A tree without a limit of its own in the order may have any; this is how long `stop` waits.
@@ -26,7 +27,9 @@ def stop_tree(uri: str, drain_timeout_s: float | None) -> None:
         supervisor = next(p for p in client.ps().processes if p.role == Role.SUPERVISOR.label)
         pidfd = os.pidfd_open(supervisor.pid)
         try:
-            client.stop(drain_timeout_s)
+            # It may have ended before it was heard to agree.
+            with contextlib.suppress(PeerGone, ChannelTimeout):
+                client.stop(drain_timeout_s)
             limit_s = DEFAULT_WAIT_S if drain_timeout_s is None else drain_timeout_s + SLACK_S
             poller = select.poll()
             poller.register(pidfd, select.POLLIN)

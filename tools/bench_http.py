@@ -38,6 +38,7 @@ NUM_PIECES = 5_000
 NUM_SMALL, NUM_SMALL_AT_ONCE = 6_000, 64
 #: 50 ms a token with what the tree itself takes beside the engine's time.
 NUM_STREAMS, STEP_MS, ENGINE_MS = 200, 50, 46
+MAX_PROMPT_TOKENS, BLOCK_TOKENS = 192, 16
 NUM_FIRST = 40
 PROMPT = "Write one sentence about the sea."
 
@@ -119,11 +120,14 @@ def bench_small(_: float) -> None:
 def bench_load(seconds: float) -> None:
     """Steady streams; how much later than the first piece of a step its other pieces come."""
     num_tokens = int(seconds * 1000 / STEP_MS)
+    max_model_len = num_tokens + MAX_PROMPT_TOKENS
     with tree(
         model="mock",
         mock_step_us=ENGINE_MS * 1000,
         max_num_seqs=256,
-        mock_max_model_len=8192,
+        mock_max_model_len=max_model_len,
+        num_kv_blocks=NUM_STREAMS * (max_model_len // BLOCK_TOKENS + 1),
+        request_timeout_s=2 * seconds + 60,  # however busy the machine is
         log_level="warning",
     ) as (handle, port):
         process = gateway(handle)
@@ -135,6 +139,7 @@ def bench_load(seconds: float) -> None:
             took_s = time.perf_counter() - started_s
             used_s = cpu_s(process) - before_s
     assert counter.statuses == {200: NUM_STREAMS}, counter.statuses
+    num_errors = NUM_STREAMS - counter.num_ended_well
     # Not gaps of a stream: half a character waits for its other half, however fast the server is.
     steps = counter.steps_s(STEP_MS / 4 * 1e-3)
     late_ms = [(at_s - step[0]) * 1000 for step in steps for at_s in step]
@@ -143,7 +148,8 @@ def bench_load(seconds: float) -> None:
     begins = [step[0] for step in steps]
     apart_ms = [(later - earlier) * 1000 for earlier, later in itertools.pairwise(begins)]
     rate = NUM_STREAMS * (len(steps) - 1) / span_s
-    print(f"load:   {NUM_STREAMS} streams, {rate:,.0f} tokens/s for {span_s:.0f} s;")
+    print(f"load:   {NUM_STREAMS} streams, {rate:,.0f} tokens/s for {span_s:.0f} s,", end=" ")
+    print(f"{num_errors} errors;")
     print(f"        steps {statistics.median(apart_ms):.1f} ms apart", end=" ")
     print(f"(p99 {percentile(apart_ms, 0.99):.1f});", end=" ")
     print(f"after a step's first piece p50 {late[0]:.2f} p99 {late[1]:.2f} p99.9 {late[2]:.2f} ms;")

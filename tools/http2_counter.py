@@ -32,7 +32,7 @@ _MAX_WINDOW = 2**31 - 1
 _FIRST_WINDOW = 65_535
 _FRAME_HEAD_BYTES = 9
 _TIMEOUT_S = 120.0
-_EVENT = b"data: "
+_EVENT, _LAST_EVENT = b"data: ", b"data: [DONE]"
 
 
 class Http2Counter:
@@ -44,6 +44,7 @@ class Http2Counter:
 
     Attributes:
         num_events: server-sent events that came.
+        num_ended_well: streams whose last event came, which follows no error.
     """
 
     def __init__(self, port: int, *, is_timing: bool = False) -> None:
@@ -57,7 +58,7 @@ class Http2Counter:
         self._waiting: collections.deque[tuple[bytes, bytes]] = collections.deque()
         self._rest = b""
         self._num_unacknowledged = 0
-        self.num_events = 0
+        self.num_events = self.num_ended_well = 0
         self._heads: list[bytes] = []
         self._statuses: dict[int, int] = collections.Counter()
         window = struct.pack(">I", _MAX_WINDOW - _FIRST_WINDOW)
@@ -152,6 +153,7 @@ class Http2Counter:
     def _take(self, kind: int, flags: int, stream: int, payload: bytes, now_s: float) -> None:
         if kind == DATA:
             self.num_events += payload.count(_EVENT)
+            self.num_ended_well += payload.count(_LAST_EVENT)
             self._num_unacknowledged += len(payload)
             if self._is_timing and payload:
                 self._arrived_s[stream].append(now_s)

@@ -23,7 +23,14 @@ from typing import NoReturn
 import setproctitle
 
 from hybridgen import fault, log
-from hybridgen.errors import DeviceLost, HybridGenError, InternalError, PeerGone, StartFailed
+from hybridgen.errors import (
+    DeviceLost,
+    HybridGenError,
+    InternalError,
+    MessageCorrupt,
+    PeerGone,
+    StartFailed,
+)
 from hybridgen.ipc import _native, stack_dump
 from hybridgen.ipc.board import Board, BoardLine, ProcessState, Role
 from hybridgen.ipc.control import ControlSocket
@@ -71,6 +78,9 @@ class WorkerContext:
         self.control = control
         self.should_exit = False
         self._segments: dict[str, Segment] = {}
+        #: Frames from the supervisor that were no order, dropped.
+        self.num_corrupt = 0
+        self._ring_epoch = 0  # of the last new ring that was announced
         self._new_ring: ReplaceRing | None = None
         self._new_ring_fds: list[int] = []
         self.line = self._claim_line()
@@ -100,17 +110,14 @@ class WorkerContext:
 
     def read_orders(self) -> None:
         """Take every order that waits on the control socket; sets flags, never blocks."""
-        while (order := self._receive_order(0.0)) is not None:
-            if isinstance(order, DrainWorker):
-                self.should_exit = True
+        while self._take_order(0.0):
+            pass
 
     def wait_for_ring(self) -> tuple[Segment, Segment] | None:
         """The (logits, sampled) segments of the next gpu incarnation; None when told to exit."""
         while self._new_ring is None and not self.should_exit:
             self.line.beat()
-            order = self._receive_order(IDLE_WAIT_S)
-            if isinstance(order, DrainWorker):
-                self.should_exit = True
+            self._take_order(IDLE_WAIT_S)
         if self._new_ring is None:
             return None
         fds = dict(zip(self._new_ring.names, self._new_ring_fds, strict=True))
@@ -120,20 +127,31 @@ class WorkerContext:
             self._segments[name] = Segment.attach(fd, SEGMENT_KINDS[name])
         return self._segments["logits"], self._segments["sampled"]
 
-    def _receive_order(self, timeout_s: float) -> ReplaceRing | DrainWorker | None:
+    def _take_order(self, timeout_s: float) -> bool:
+        """Wait for a frame and do what it says; False when none came."""
+        fds: list[int] = []
         try:
             received = self.control.receive(timeout_s)
+            if received is None:
+                return False
+            frame, fds = received
+            order = _decode_order(frame)
         except PeerGone:
             _exit_orphaned()
-        if received is None:
-            return None
-        frame, fds = received
-        order: ReplaceRing | DrainWorker = _decode_order(frame)
-        if isinstance(order, ReplaceRing):
-            for fd in self._new_ring_fds if self._new_ring is not None else ():
-                os.close(fd)  # two gpu processes died before this one looked: only the last counts
-            self._new_ring, self._new_ring_fds = order, fds
-        return order
+        except MessageCorrupt as error:
+            self.num_corrupt += 1
+            logger.warning("the supervisor said nothing legible: %s", error)
+            order = None
+        if isinstance(order, DrainWorker):
+            self.should_exit = True
+        if isinstance(order, ReplaceRing) and order.epoch > self._ring_epoch:
+            # Two gpu processes may die before this one looks: only the last ring counts.
+            unread = self._new_ring_fds if self._new_ring is not None else []
+            self._ring_epoch, self._new_ring, self._new_ring_fds = order.epoch, order, fds
+            fds = unread
+        for fd in fds:
+            os.close(fd)
+        return True
 
     def _claim_line(self) -> BoardLine:
         line = Board(self.segment("board").buf).line(self.spec.board_index)

@@ -10,13 +10,16 @@ from hybridgen.client.peer import Peer
 from hybridgen.errors import ChannelTimeout, HybridGenError, PeerGone
 from hybridgen.messages import ListProcesses, QueryHealth, StopTree, TokenizePrompt
 
+#: One with a short time limit is said again so often within it, too.
+SENT_PER_LIMIT = 4
+
 Question = TokenizePrompt | QueryHealth | ListProcesses | StopTree
 
 
 class OpenQuestion:
     """One question on its way."""
 
-    __slots__ = ("is_sent", "message", "peer", "retry_at_s", "timeout_at_s", "timeout_s")
+    __slots__ = ("message", "peer", "retry_at_s", "timeout_at_s", "timeout_s")
 
     def __init__(self, peer: Peer, message: Question, timeout_s: float, now_s: float) -> None:
         self.peer = peer
@@ -24,16 +27,10 @@ class OpenQuestion:
         self.timeout_s = timeout_s
         self.timeout_at_s = now_s + timeout_s
         self.retry_at_s = math.inf
-        self.is_sent = False
-
-    @property
-    def is_repeatable(self) -> bool:
-        """A second StopTree could be read as "at once", so it is sent only once."""
-        return not isinstance(self.message, StopTree)
 
     def arm(self, resend_s: float, now_s: float) -> None:
         """The question was sent just now."""
-        self.retry_at_s = now_s + resend_s if self.is_repeatable else math.inf
+        self.retry_at_s = now_s + min(resend_s, self.timeout_s / SENT_PER_LIMIT)
 
     def timed_out(self, is_connected: bool) -> HybridGenError:
         """The error when no answer came."""
@@ -84,11 +81,8 @@ class Questions:
         """What to send (again) to a connected ``peer`` now."""
         due = []
         for question in self._open.values():
-            is_wanted = question.retry_at_s <= now_s or (
-                is_new_connection and (question.is_repeatable or not question.is_sent)
-            )
+            is_wanted = is_new_connection or question.retry_at_s <= now_s
             if question.peer == peer and is_wanted:
-                question.is_sent = True
                 question.arm(self._limits.resend_s, now_s)
                 due.append(question.message)
         return due

@@ -284,7 +284,6 @@ class Session:
             self._events.append((request_id, Answer(error=error)))
         for peer in self._peers:
             self._ask_due(peer, now_s)
-        self._wake_at(self._questions.next_due_s())
         return self.next_tick_s
 
     def _check(self, request: OpenRequest, now_s: float) -> None:
@@ -385,6 +384,7 @@ class Session:
         if self._peers[peer].is_connected:
             due = self._questions.due(peer, now_s, is_new_connection=is_new_connection)
             self._outbox.extend((peer, question) for question in due)
+        self._wake_at(self._questions.next_due_s())
 
     def _retry_at(self, request: OpenRequest, at_s: float) -> None:
         request.retry_at_s = at_s

@@ -299,7 +299,9 @@ _STAGES = (
         "",
         "Messages that could not be decoded.",
         source.one(
-            lambda r: r.total(BRAIN, "corrupt_frames") + r.total(DETOKENIZER, "corrupt_frames")
+            lambda r: sum(
+                r.total(role, "corrupt_frames") for role in (Role.SUPERVISOR, BRAIN, DETOKENIZER)
+            )
         ),
     ),
     _counter(

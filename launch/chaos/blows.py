@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import signal
 import time
@@ -11,6 +12,7 @@ from hybridgen.client.async_client import AsyncClient
 from hybridgen.errors import PeerGone
 from hybridgen.launch.chaos.check import Violation
 from hybridgen.launch.chaos.history import Blow, History, Record
+from hybridgen.launch.chaos.http_load import status_of
 from hybridgen.launch.chaos.load import Load
 from hybridgen.launch.chaos.options import Options
 from hybridgen.launch.chaos.own_tree import OwnTree
@@ -33,6 +35,7 @@ class Blows:
         client: to ask who is there.
         history: gets the blows.
         load: asked for a probe at each blow.
+        port: of the tree's gateway, if it has one.
 
     Attributes:
         found: what went wrong with a death itself.
@@ -48,6 +51,7 @@ class Blows:
         client: AsyncClient,
         history: History,
         load: Load,
+        port: int | None = None,
     ) -> None:
         self.found: list[Violation] = []
         self.num_restarts = 0
@@ -59,6 +63,7 @@ class Blows:
         self._client = client
         self._history = history
         self._load = load
+        self._port = port
 
     async def run(self) -> None:
         """All of them."""
@@ -159,6 +164,7 @@ class Blows:
         deaths: list[Death] = []
         while not self._is_over():
             await asyncio.sleep(FAULT_LOOK_S)
+            await self._knock()
             tree.log.read()
             deaths = tree.log.deaths[num_before:]
             blows += map(tree.blow_of, deaths[len(blows) :])
@@ -168,6 +174,12 @@ class Blows:
             tree.follow(blow, death.incarnation)
             if self._scenario.how not in death.how:
                 self._miss("exit", f"{death.name}: the supervisor said {death.how!r}")
+
+    async def _knock(self) -> None:
+        """Give the gateway something to do: the load does not come through it."""
+        if self._port is not None:
+            with contextlib.suppress(OSError):  # it died of that, as it was meant to
+                await status_of("POST /detokenize", self._port)
 
     async def _pauses(self) -> None:
         tree = self._tree

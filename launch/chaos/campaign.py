@@ -2,7 +2,7 @@
 
 ::
 
-    start the tree ─ ask each question once ─ note what is held ─ load on ─ blows ─
+    start the tree ─ learn the answers ─ warm up ─ note what is held ─ load on ─ blows ─
     load off ─ until everything is at rest ─ note again ─ check the history ─ stop
 
 The load runs on the event loop of this process; the blows are beside it.
@@ -18,16 +18,17 @@ from functools import partial
 
 from hybridgen.client.async_client import AsyncClient
 from hybridgen.fault import FAULT_ENV, SEED_ENV
+from hybridgen.launch.chaos.answers import right_answers
 from hybridgen.launch.chaos.blows import Blows
 from hybridgen.launch.chaos.check import Violation
-from hybridgen.launch.chaos.golden import goldens, make_questions
+from hybridgen.launch.chaos.golden import make_questions
 from hybridgen.launch.chaos.history import History
 from hybridgen.launch.chaos.load import Load
 from hybridgen.launch.chaos.options import QUESTIONS_PER_STREAM, Options, tree_config
-from hybridgen.launch.chaos.own_tree import OwnTree
+from hybridgen.launch.chaos.own_tree import OwnTree, free_port
 from hybridgen.launch.chaos.report import ScenarioReport
 from hybridgen.launch.chaos.rest import LIMIT_S, came_true, counted, is_at_rest
-from hybridgen.launch.chaos.scenario import Plan, Scenario
+from hybridgen.launch.chaos.scenario import GATEWAY, Plan, Scenario
 from hybridgen.launch.chaos.verdict import verdict
 
 SHOWN_EVERY_S = 0.5
@@ -41,11 +42,21 @@ async def run_campaign(
 ) -> ScenarioReport:
     """Do it, and say what came of it."""
     questions = make_questions(options.num_streams * QUESTIONS_PER_STREAM, options.seed)
-    history = History(goldens(questions, tree_config(options)))
-    async with own_tree(scenario, options) as tree, AsyncClient(tree.uri) as client:
+    port = free_port() if GATEWAY in scenario.victims else None
+    async with own_tree(scenario, options, port) as tree, AsyncClient(tree.uri) as client:
+        answers = await right_answers(client, questions, options)
+        history = History(answers.goldens)
         load = Load(client, questions, options.num_streams)
+        load.records += answers.records
         history.records = load.records
-        blows = Blows(scenario, options, tree=tree, client=client, history=history, load=load)
+        blows = Blows(
+            *(scenario, options),
+            tree=tree,
+            client=client,
+            history=history,
+            load=load,
+            port=port,
+        )
         await load.ask_each_once()
         await came_true(partial(is_at_rest, client))
         history.before = await tree.holdings(client)

@@ -9,12 +9,13 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 
 from hybridgen.client.async_client import AsyncClient
+from hybridgen.launch.chaos.answers import right_answers
 from hybridgen.launch.chaos.campaign import OnProgress, own_tree
 from hybridgen.launch.chaos.check import Violation
-from hybridgen.launch.chaos.golden import goldens, make_questions
+from hybridgen.launch.chaos.golden import make_questions
 from hybridgen.launch.chaos.history import Blow, History
 from hybridgen.launch.chaos.http_load import RESET, HttpLoad
-from hybridgen.launch.chaos.options import QUESTIONS_PER_STREAM, Options, tree_config
+from hybridgen.launch.chaos.options import QUESTIONS_PER_STREAM, Options
 from hybridgen.launch.chaos.own_tree import OwnTree, free_port
 from hybridgen.launch.chaos.report import ScenarioReport
 from hybridgen.launch.chaos.rest import came_true, is_idle, process_of
@@ -47,8 +48,8 @@ class GatewayRun:
         scenario, options = self._scenario, self._options
         port = free_port()
         questions = make_questions(options.num_streams * QUESTIONS_PER_STREAM, options.seed)
-        history = History(goldens(questions, tree_config(options)))
         async with own_tree(scenario, options, port) as tree, AsyncClient(tree.uri) as client:
+            history = History((await right_answers(client, questions, options)).goldens)
             load = HttpLoad(port, questions, options.num_streams)
             history.records = load.records
             history.before = await tree.holdings(client)

@@ -56,12 +56,7 @@ class HttpLoad:
     async def is_answered(self) -> bool:
         """Whether the gateway says that a request would be served."""
         try:
-            reader, writer = await asyncio.open_connection(HOST, self._port)
-            try:
-                writer.write(f"GET /health HTTP/1.0\r\nhost: {HOST}:{self._port}\r\n\r\n".encode())
-                return b" 200 " in await reader.readline()
-            finally:
-                writer.close()
+            return b" 200 " in await status_of("GET /health", self._port)
         except ConnectionRefusedError:
             self.num_refused += 1
             return False
@@ -122,6 +117,25 @@ class HttpLoad:
                     finish_reason = choice["finish_reason"] or finish_reason
                     if choice["text"]:
                         record.pieces.append(Piece(time.monotonic(), choice["text"]))
+
+
+async def status_of(request: str, port: int) -> bytes:
+    """The status line of the answer to a request without a body; empty when it was cut.
+
+    Args:
+        request: method and path.
+        port: of the gateway.
+
+    Raises:
+        OSError: nobody accepts, or the connection is reset.
+    """
+    reader, writer = await asyncio.open_connection(HOST, port)
+    try:
+        head = f"{request} HTTP/1.0\r\nhost: {HOST}:{port}\r\ncontent-length: 0\r\n\r\n"
+        writer.write(head.encode())
+        return await reader.readline()
+    finally:
+        writer.close()
 
 
 def _request(question: Question, port: int) -> bytes:

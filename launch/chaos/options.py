@@ -11,6 +11,7 @@ from hybridgen.config import Config
 from hybridgen.launch.chaos.own_tree import ANY_NUMBER
 from hybridgen.launch.config_sources import config_from_options
 
+MOCK = "mock"
 STEP_US = 5000
 #: Different requests that each stream asks in turn.
 QUESTIONS_PER_STREAM = 2
@@ -22,6 +23,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     folder: Path
     """Logs and reports."""
     seed: int
+    model: str = MOCK
     num_streams: int = 50
     num_kills: int | None = None
     """Instead of a scenario's own number."""
@@ -32,11 +34,11 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 def tree_config(
     options: Options, *, port: int | None = None, settings: Mapping[str, float] | None = None
 ) -> Config:
-    """A tree of the mock model that may die any number of times; a gateway only with a port."""
+    """A tree that may die any number of times; a gateway only with a port."""
     door = {"num_gateways": 0} if port is None else {"num_gateways": 1, "port": port}
     return config_from_options(
         {
-            "model": "mock",
+            "model": options.model,
             "mock_step_us": STEP_US,
             "num_samplers": 2,
             "num_detokenizers": 2,

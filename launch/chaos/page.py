@@ -25,7 +25,7 @@ def page(report: ChaosReport) -> str:
     """The whole document."""
     title = f"Chaos run, seed {report.seed}"
     facts = (
-        f"HybridGen {report.version}, {report.num_streams} streams on the mock engine, "
+        f"HybridGen {report.version}, {report.num_streams} streams of the model {report.model}, "
         f"{report.num_cpus} CPUs, {report.num_violations} violations"
     )
     rows = "".join(_row(one) for one in report.scenarios)
@@ -73,8 +73,7 @@ def _scenario(one: ScenarioReport) -> str:
 def _aim(aim: Aim | None, value: float) -> str:
     if aim is None:
         return ""
-    sign = "≥" if aim.is_least else "≤"
-    return _colored(f"{sign} {aim.limit:g}", aim.is_reached(value))
+    return _colored(str(aim), aim.is_reached(value))
 
 
 def _colored(text: str, is_good: object) -> str:

@@ -52,6 +52,7 @@ class ChaosReport(msgspec.Struct, kw_only=True):
     """A whole run."""
 
     seed: int
+    model: str
     num_streams: int
     num_cpus: int
     version: str
@@ -87,5 +88,4 @@ def lines(report: ScenarioReport) -> list[str]:
 
 
 def _verdict(aim: Aim, value: float) -> str:
-    sign = "≥" if aim.is_least else "≤"
-    return f"  aim {sign} {aim.limit:g}: {'reached' if aim.is_reached(value) else 'missed'}"
+    return f"  aim {aim}: {aim.verdict(value)}"

@@ -6,17 +6,20 @@ import asyncio
 import os
 from collections.abc import Sequence
 
+import msgspec
+
 from hybridgen.launch.chaos.campaign import OnProgress, run_campaign
 from hybridgen.launch.chaos.gateway_run import GatewayRun
 from hybridgen.launch.chaos.live import LiveReport
-from hybridgen.launch.chaos.options import Options
+from hybridgen.launch.chaos.options import MOCK, Options
 from hybridgen.launch.chaos.page import page
 from hybridgen.launch.chaos.report import ChaosReport, ScenarioReport, lines, write_json
 from hybridgen.launch.chaos.scenario import Plan, Scenario
 from hybridgen.launch.chaos.supervisor_run import SupervisorRun
+from hybridgen.launch.chaos.table import table
 from hybridgen.version import __version__
 
-JSON_NAME, PAGE_NAME = "chaos.json", "chaos.html"
+JSON_NAME, PAGE_NAME, TABLE_NAME = "chaos.json", "chaos.html", "chaos.md"
 
 
 def run_scenario(scenario: Scenario, options: Options, on_progress: OnProgress) -> ScenarioReport:
@@ -25,6 +28,9 @@ def run_scenario(scenario: Scenario, options: Options, on_progress: OnProgress) 
     Raises:
         HybridGenError: the tree cannot start.
     """
+    if options.model != MOCK:
+        counts = tuple(aim for aim in scenario.aims if aim.figure.startswith("num_"))
+        scenario = msgspec.structs.replace(scenario, aims=counts)  # times are the mock engine's
     match scenario.plan:
         case Plan.GATEWAY:
             work = GatewayRun(scenario, options, on_progress).run()
@@ -43,6 +49,7 @@ def run_all(scenarios: Sequence[Scenario], options: Options, live: LiveReport) -
     """
     report = ChaosReport(
         seed=options.seed,
+        model=options.model,
         num_streams=options.num_streams,
         num_cpus=len(os.sched_getaffinity(0)),
         version=__version__,
@@ -53,5 +60,6 @@ def run_all(scenarios: Sequence[Scenario], options: Options, live: LiveReport) -
         report.scenarios.append(one)
         live.say(lines(one))
         write_json(report, options.folder / JSON_NAME)
+        (options.folder / TABLE_NAME).write_text(table(report), encoding="utf-8")
         (options.folder / PAGE_NAME).write_text(page(report), encoding="utf-8")
     return report

@@ -1,4 +1,4 @@
-"""Kill the supervisor: all goes with it, nothing is left, the same port is free at once."""
+"""Kill the supervisor, or ask it to stop: all goes with it, nothing is left, the port is free."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ import psutil
 
 from hybridgen.client.async_client import AsyncClient
 from hybridgen.client.limits import ClientLimits
-from hybridgen.errors import ChannelTimeout, PeerGone
+from hybridgen.errors import ChannelTimeout, Draining, PeerGone
 from hybridgen.ipc.segment import SHM_DIR
+from hybridgen.launch.chaos.answers import right_answers
 from hybridgen.launch.chaos.campaign import OnProgress, own_tree
 from hybridgen.launch.chaos.check import Violation
-from hybridgen.launch.chaos.golden import goldens, make_questions
+from hybridgen.launch.chaos.golden import make_questions
 from hybridgen.launch.chaos.history import History, Question
 from hybridgen.launch.chaos.load import Load
-from hybridgen.launch.chaos.options import QUESTIONS_PER_STREAM, Options, tree_config
+from hybridgen.launch.chaos.options import QUESTIONS_PER_STREAM, Options
 from hybridgen.launch.chaos.own_tree import OwnTree, free_port, shm_names
 from hybridgen.launch.chaos.report import ScenarioReport
 from hybridgen.launch.chaos.scenario import SUPERVISOR, Scenario
@@ -28,15 +29,15 @@ ANSWER_TIMEOUT_S = 2.0
 #: Streams run so long before the blow.
 CALM_S = 0.5
 GONE_LIMIT_S = 10.0
-#: What a client may be told when its tree is gone.
-GONE_CODES = frozenset({PeerGone.code, ChannelTimeout.code})
+#: What a client may be told when its tree goes or is gone.
+GONE_CODES = frozenset({PeerGone.code, ChannelTimeout.code, Draining.code})
 
 
 class SupervisorRun:
     """Runs the scenario.
 
     Args:
-        scenario: kill-supervisor.
+        scenario: whose signals each tree's supervisor gets.
         options: seed, streams, limits, folder.
         on_progress: shows how it goes.
     """
@@ -53,7 +54,7 @@ class SupervisorRun:
         scenario, options = self._scenario, self._options
         port = free_port()
         questions = make_questions(options.num_streams * QUESTIONS_PER_STREAM, options.seed)
-        history = History(goldens(questions, tree_config(options)))
+        history = History([])
         history.begun_s = time.monotonic()
         while len(history.blows) < (options.num_kills or scenario.num_kills):
             async with own_tree(scenario, options, port) as tree:
@@ -68,23 +69,31 @@ class SupervisorRun:
         return report
 
     async def _kill(self, tree: OwnTree, questions: list[Question], history: History) -> None:
-        children = psutil.Process(tree.handle.pid).children(recursive=True)
+        supervisor = psutil.Process(tree.handle.pid)
+        everyone = [supervisor, *supervisor.children(recursive=True)]
         limits = ClientLimits(answer_timeout_s=ANSWER_TIMEOUT_S)
         async with AsyncClient(tree.uri, limits=limits) as client:
+            if not history.goldens:
+                history.goldens = (await right_answers(client, questions, self._options)).goldens
             load = Load(client, questions, self._options.num_streams)
             load.start()
             await asyncio.sleep(CALM_S)
-            blow = tree.strike(SUPERVISOR, tree.handle.pid, signal.SIGKILL)
+            for number, signum in enumerate(self._scenario.signals):
+                await asyncio.sleep(self._scenario.pause_s if number else 0.0)
+                blow = tree.strike(SUPERVISOR, tree.handle.pid, signum)
             history.blows.append(blow)
-            self._gone_s.append(await self._await_gone(children) - blow.at_s)
+            self._gone_s.append(await self._await_gone(everyone) - blow.at_s)
+            code = await asyncio.to_thread(tree.stop)
+            if signum is signal.SIGTERM and code != 0:
+                self._found.append(Violation("exit", f"exit code {code} after SIGTERM"))
             left = shm_names(tree.handle.pid)
             self._found += [Violation("I6", f"{SHM_DIR}/{name} was left") for name in left]
             await load.finish()
         history.records += load.records
 
-    async def _await_gone(self, children: list[psutil.Process]) -> float:
+    async def _await_gone(self, everyone: list[psutil.Process]) -> float:
         until_s = time.monotonic() + GONE_LIMIT_S
-        while any(_is_alive(child) for child in children):
+        while any(_is_alive(process) for process in everyone):
             if time.monotonic() > until_s:
                 self._found.append(Violation("I6", "processes outlive their supervisor"))
                 break

@@ -400,13 +400,22 @@ def test_a_question_has_its_own_time_limit(is_connected: bool, expected: type[Ex
     assert type(answer.error) is expected
 
 
-def test_a_stop_order_is_never_repeated() -> None:
+def test_a_question_with_a_short_time_limit_is_repeated_within_it() -> None:
+    driver = SessionDriver()
+    driver.session.ask(ADMIN, ListProcesses(b"l" * 16), LIMITS.resend_s)
+    driver.connect(ADMIN)
+    driver.take_sent(ADMIN)
+    driver.advance(LIMITS.resend_s * 0.3)
+    assert driver.take_sent(ADMIN) == [ListProcesses(b"l" * 16)]
+
+
+def test_a_stop_order_is_repeated_until_it_is_answered() -> None:
     driver = SessionDriver()
     driver.session.ask(ADMIN, StopTree(b"s" * 16))
     driver.connect(ADMIN)
-    driver.connect(ADMIN)
-    driver.advance(LIMITS.resend_s * 3)
-    assert driver.take_sent(ADMIN) == [StopTree(b"s" * 16)]
+    for _ in range(2):
+        assert driver.take_sent(ADMIN) == [StopTree(b"s" * 16)]
+        driver.advance(LIMITS.resend_s * 1.1)
     driver.receive(ADMIN, StopAccepted(b"s" * 16))
     assert driver.answers[b"s" * 16][0].message == StopAccepted(b"s" * 16)
 

@@ -34,6 +34,7 @@ OPTIONS = {
 }
 NUM_STREAMS = 12
 NUM_TOKENS = 60
+NUM_LISTINGS, NUM_STOPS = 20, 2
 #: A client that asks again soon, since much of what it says is lost here.
 IMPATIENT = ClientLimits(resend_s=0.2, silence_s=0.5)
 
@@ -60,7 +61,7 @@ def proxied_client(tree: RunningTree, mishaps: Mishaps) -> Iterator[tuple[Client
     """A client that reaches ``tree`` through proxies alone."""
     with TemporaryDirectory(prefix="hg-") as folder:
         real, front = Endpoints(parse_uri(tree.handle.uri)), Endpoints(Path(folder))
-        routes = {front.clients: real.clients}
+        routes = {front.clients: real.clients, front.admin: real.admin}
         routes |= {front.text(n): real.text(n) for n in range(OPTIONS["num_detokenizers"])}
         with SocketProxy(routes, mishaps, seed=1) as proxy, Client(folder, limits=IMPATIENT) as one:
             yield one, proxy
@@ -85,6 +86,29 @@ def test_a_clients_text_is_whole_whatever_happens_on_the_way(
         assert ask_all(client) == expected
         assert proxy.num_mishaps(mishap)
     eventually(lambda: is_at_rest(tree.client), 30.0)
+
+
+@pytest.mark.parametrize("mishap", Mishap)
+def test_the_supervisor_answers_whatever_happens_on_the_way(
+    tree: RunningTree, mishap: Mishap
+) -> None:
+    with proxied_client(tree, Mishaps.of(mishap, share=0.3)) as (client, proxy):
+        names = [process.name for process in tree.client.ps().processes]
+        for _ in range(NUM_LISTINGS):
+            assert [process.name for process in client.ps().processes] == names
+        assert proxy.num_mishaps(mishap)
+
+
+@pytest.mark.parametrize("mishap", [Mishap.DROP, Mishap.DOUBLE])
+def test_a_tree_is_stopped_once_whatever_happens_to_the_order(mishap: Mishap) -> None:
+    with running_tree(**OPTIONS | {"mock_step_us": 3000}) as own:
+        stream = own.client.submit("Number?", SamplingParams(max_tokens=1500, min_tokens=1500))
+        next(iter(stream))
+        with proxied_client(own, Mishaps.of(mishap, share=0.3)) as (client, _):
+            for _ in range(NUM_STOPS):  # a repeat of the order would cut the stream off
+                client.stop(30.0)
+            assert stream.result().finish_reason == "length"
+        assert own.handle.stop() == 0
 
 
 @pytest.mark.parametrize("mishap", Mishap)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 import subprocess
 import sys
 import time
@@ -26,6 +27,11 @@ from tests.support.record_patterns import DEPTH, MAX_LEN, MAX_ROWS, NUM_SLOTS, V
 ROOT = Path(__file__).parents[2]
 WRITER = ROOT / "tests" / "support" / "record_writer.py"
 NUM_KILLS = 300
+#: Of each passage, of which two turns of the writer have so many.
+NUM_KILLS_EACH = int(os.environ.get("NUM_RING_KILLS", "10"))
+NUM_PASSAGES = 14
+#: At this one and later ones the writer has published a step.
+PUBLISHED = 5
 NUM_SPARE = 3
 MAX_LIFE_S = 0.02
 STUCK_AFTER_S = 20.0
@@ -112,10 +118,12 @@ def segments() -> Iterator[list[Segment]]:
         yield [stack.enter_context(Segment.create(*plan, instance=1)) for plan in plans]
 
 
-def start_writer(stack: ExitStack, fds: list[int]) -> subprocess.Popen[bytes]:
+def start_writer(stack: ExitStack, fds: list[int], *mode: str) -> subprocess.Popen[bytes]:
     site = Path(msgspec.__file__).parents[1]
-    arguments = [sys.executable, "-S", "-E", str(WRITER), f"{ROOT}:{site}", *map(str, fds)]
-    writer = subprocess.Popen(arguments, stdin=subprocess.PIPE, pass_fds=fds)
+    arguments = [sys.executable, "-S", "-E", str(WRITER), f"{ROOT}:{site}", *mode, *map(str, fds)]
+    writer = subprocess.Popen(
+        arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=fds
+    )
     stack.enter_context(writer)
     stack.callback(writer.kill)
     return writer
@@ -156,3 +164,25 @@ def test_no_record_is_torn_over_300_kills_of_its_writer(segments: list[Segment])
     assert watcher.torn == [], f"HYBRIDGEN_TEST_SEED={seed}"
     seen = {kind: watcher.num_whole[kind] for kind in ("step", "slot", "token", "answer")}
     assert min(seen.values()) > NUM_KILLS // 10, seen
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(60 + NUM_KILLS_EACH)
+def test_nothing_is_torn_or_stuck_wherever_a_commit_is_cut_off(segments: list[Segment]) -> None:
+    watcher = Watcher(segments)
+    fds = [segment.fd for segment in segments]
+    with ExitStack() as stack:
+        writer = start_writer(stack, fds, "each")
+        assert writer.stdin is not None
+        assert writer.stdout is not None
+        for kill in range(NUM_KILLS_EACH * NUM_PASSAGES):
+            passage = 1 + kill % NUM_PASSAGES
+            latest = watcher.logits.latest
+            writer.stdin.write(b"%d\n" % passage)
+            writer.stdin.flush()
+            assert int(writer.stdout.readline()) == -signal.SIGKILL
+            watcher.look()
+            is_published = watcher.logits.latest > latest
+            assert is_published == (passage >= PUBLISHED), passage
+    assert watcher.torn == []
+    assert watcher.num_whole["answer"] >= NUM_KILLS_EACH

@@ -17,6 +17,7 @@ from tests.launch.test_plan import plan_of
 from tests.support.eventually import eventually
 from tests.support.fake_clock import FakeClock
 from tests.support.stand_in_processes import StandInTree
+from tests.support.stand_in_worker import EXIT_0
 
 ROLES = ["coscheduler", "gpu", "sampler", "tokenizer", "detokenizer", "gateway"]
 
@@ -91,15 +92,27 @@ def test_a_new_coscheduler_takes_the_drain_order(tmp_path: Path) -> None:
         assert all(note.startswith("drain ") for note in tree.notes())
 
 
-@pytest.mark.parametrize("signum", [signal.SIGSEGV, signal.SIGABRT])
-def test_how_a_worker_died_is_reported(tmp_path: Path, signum: signal.Signals) -> None:
+@pytest.mark.parametrize(
+    ("signum", "how"),
+    [
+        (signal.SIGSEGV, "killed by SIGSEGV"),
+        (signal.SIGABRT, "killed by SIGABRT"),
+        (signal.SIGBUS, "killed by SIGBUS"),
+        (EXIT_0, "exited with code 0 without being asked"),
+    ],
+)
+def test_how_a_worker_of_each_role_died_is_reported(
+    tmp_path: Path, signum: signal.Signals, how: str
+) -> None:
     with StandInTree(tmp_path) as tree:
         tree.wait_ready()
-        tree.kill_and_wait_for_successor("tokenizer-0", signum)
+        for role in ROLES:
+            tree.kill_and_wait_for_successor(f"{role}-0", signum)
         with Client(tree.uri) as client:
-            process = next(p for p in client.ps().processes if p.name == "tokenizer-0")
-        assert process.last_exit == f"killed by {signum.name}"
-        assert process.restarts == 1
+            processes = {process.name: process for process in client.ps().processes}
+        for role in ROLES:
+            process = processes[f"{role}-0"]
+            assert (process.last_exit, process.restarts) == (how, 1), role
 
 
 def test_a_worker_that_exits_0_unasked_has_crashed(tmp_path: Path) -> None:

@@ -1,16 +1,21 @@
 """Writes records of every kind as fast as it can, until it is killed.
 
 Started as ``python -S -E record_writer.py <import path> <fd>…``; waits for a byte on standard
-input, so that the test can have spare writers ready.
+input, so that the test can have spare writers ready. With ``each`` before the descriptors it reads
+numbers instead, one a line: for each it forks a writer that is killed at that passage of the fault
+point ``ring.commit``, and says how that one ended.
 """
 
 from __future__ import annotations
 
+import logging
+import os
 import sys
 
 sys.path[:0] = sys.argv[1].split(":")
 
-from hybridgen.ipc.header import SegmentKind  # noqa: E402  # needs the path
+from hybridgen import fault  # noqa: E402  # needs the path
+from hybridgen.ipc.header import SegmentKind  # noqa: E402
 from hybridgen.ipc.logit_ring import LogitRing  # noqa: E402
 from hybridgen.ipc.sampled_ring import SampledRing  # noqa: E402
 from hybridgen.ipc.slot_table import SlotTable, SlotWord  # noqa: E402
@@ -43,14 +48,13 @@ def append_token(table: SlotTable, tokens: TokenStore) -> None:
     table.store(0, SlotWord.GENERATED, generated + 1)
 
 
-def main(fds: list[int]) -> None:
+def write(fds: list[int]) -> None:
     """Write for ever."""
     logits = LogitRing(map_inherited(fds[0], SegmentKind.LOGITS))
     asked = LogitRing(map_inherited(fds[1], SegmentKind.LOGITS))
     sampled = SampledRing(map_inherited(fds[2], SegmentKind.SAMPLED))
     table = SlotTable(map_inherited(fds[3], SegmentKind.SLOTS))
     tokens = TokenStore(map_inherited(fds[4], SegmentKind.TOKENS))
-    sys.stdin.buffer.read(1)
     step = logits.latest + 1
     epoch = 1 + max(table.load(slot, SlotWord.EPOCH) for slot in range(NUM_SLOTS))
     while True:
@@ -62,4 +66,25 @@ def main(fds: list[int]) -> None:
         epoch += 1
 
 
-main([int(text) for text in sys.argv[2:]])
+def die_on_order(fds: list[int]) -> None:
+    """One writer for each line of standard input."""
+    logging.disable()
+    for line in sys.stdin:
+        pid = os.fork()
+        if pid == 0:
+            faults = {fault.FAULT_ENV: f"ring.commit:kill@{line.strip()}"}
+            fault.arm(faults, "sampler-0", incarnation=1)
+            write(fds)
+        _, status = os.waitpid(pid, 0)
+        print(os.waitstatus_to_exitcode(status), flush=True)
+
+
+def main(arguments: list[str]) -> None:
+    if arguments[0] == "each":
+        die_on_order([int(text) for text in arguments[1:]])
+        return
+    sys.stdin.buffer.read(1)
+    write([int(text) for text in arguments])
+
+
+main(sys.argv[2:])

@@ -1,8 +1,8 @@
 """A worker without a job: speaks the child protocol and misbehaves when told to.
 
 ``STAND_IN_<ROLE>`` says how: ``fail`` (typed error), ``exit0``, ``segv``, ``hang``; with
-``@<n>`` only from incarnation n on. While the file ``STAND_IN_BROKEN`` names exists, this module
-cannot be imported.
+``@<n>`` only from incarnation n on. The signal ``EXIT_0`` makes it exit as if all were well. While
+the file ``STAND_IN_BROKEN`` names exists, this module cannot be imported.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ from hybridgen.messages import (
 )
 from hybridgen.workers.lifecycle import WorkerContext
 
+EXIT_0 = signal.SIGUSR2
+
 if os.path.exists(os.environ.get("STAND_IN_BROKEN", "")):
     raise ImportError("a library is missing")
 
@@ -33,6 +35,7 @@ if os.path.exists(os.environ.get("STAND_IN_BROKEN", "")):
 def run(spec: WorkerSpec, control: ControlSocket) -> int:
     """The entry that a spec names."""
     context = WorkerContext(spec, control)
+    signal.signal(EXIT_0, lambda *_: os._exit(0))
     _misbehave(os.environ.get(f"STAND_IN_{spec.role.upper()}", ""), spec.incarnation)
     if spec.role == Role.COSCHEDULER.label:
         return _coscheduler(context)

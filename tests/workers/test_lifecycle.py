@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -13,12 +14,13 @@ import pytest
 
 from hybridgen.errors import PeerGone, StartFailed
 from hybridgen.ipc.board import ProcessState, Role, start_ticks
-from hybridgen.ipc.control import ControlSocket, control_pair
+from hybridgen.ipc.control import MAX_FRAME_BYTES, ControlSocket, control_pair
 from hybridgen.messages import (
     ChildFact,
     Decoder,
     DrainWorker,
     LoadProgress,
+    ReplaceRing,
     WorkerFailed,
     WorkerReady,
     encode,
@@ -123,6 +125,38 @@ def test_of_two_rings_that_came_unread_the_last_one_counts(workplace: Workplace)
     assert ring is not None
     assert [segment.epoch for segment in ring] == [3, 0]
     assert ring == (context.segment("logits"), context.segment("sampled"))
+
+
+def test_a_ring_that_was_announced_twice_or_too_late_is_the_next_ring_once(
+    workplace: Workplace,
+) -> None:
+    context = workplace.context("sampler-0")
+    context.segment("logits")
+    context.segment("sampled")
+    workplace.replace_ring(["sampler-0"])
+    ring = context.wait_for_ring()
+    assert ring is not None
+    num_fds = len(os.listdir("/proc/self/fd"))
+    for epoch in (2, 1):  # the same again, and one that was overtaken
+        fds = [segment.fd for segment in ring]
+        workplace.order("sampler-0", ReplaceRing(epoch, ["logits", "sampled"]), fds)
+    workplace.order("sampler-0", DrainWorker())
+    context.read_orders()
+    assert len(os.listdir("/proc/self/fd")) == num_fds
+    assert context.wait_for_ring() is None
+
+
+def test_garbage_of_the_supervisor_is_dropped_and_counted(workplace: Workplace) -> None:
+    context = workplace.context("tokenizer-0")
+    control = workplace.controls["tokenizer-0"]
+    control.send(b"\xc1")
+    control.send(encode(LoadProgress(0.5, "not an order")))
+    with socket.socket(fileno=os.dup(control.fileno())) as raw:
+        raw.sendall(bytes(MAX_FRAME_BYTES + 1))
+    control.send(encode(DrainWorker()))
+    context.read_orders()
+    assert context.num_corrupt == 3
+    assert context.should_exit
 
 
 def test_waiting_for_a_ring_ends_with_a_drain_order(workplace: Workplace) -> None:

@@ -45,8 +45,18 @@ def test_a_run_without_violations_ends_well(
     assert run(["chaos", "--scenario", "pause", "--scenario", "kill-gpu", *options]) == 0
     assert [scenario.name for scenario, _ in ran] == ["pause", "kill-gpu"]
     assert ran[0][1] == Options(folder=folder, seed=7, num_streams=5, num_kills=3)
-    assert {path.name for path in folder.iterdir()} == {"chaos.html", "chaos.json"}
+    assert {path.name for path in folder.iterdir()} == {"chaos.html", "chaos.json", "chaos.md"}
     assert "seed 7" in capsys.readouterr().out
+
+
+def test_a_scenario_can_be_left_out_and_another_model_served(
+    ran: list[tuple[Scenario, Options]], tmp_path: Path
+) -> None:
+    options = ["--model", "demo", "--report", str(tmp_path)]
+    assert run(["chaos", "--without", "mixed", "--without", "pause", *options]) == 0
+    names = {one.name for one in SCENARIOS} - {"mixed", "pause"}
+    assert {scenario.name for scenario, _ in ran} == names
+    assert {options.model for _, options in ran} == {"demo"}
 
 
 def test_violations_end_with_code_1(

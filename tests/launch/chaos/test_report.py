@@ -13,6 +13,7 @@ from hybridgen.launch.chaos.history import Blow, Outcome
 from hybridgen.launch.chaos.page import page
 from hybridgen.launch.chaos.report import ChaosReport, ScenarioReport, lines, write_json
 from hybridgen.launch.chaos.scenario import scenario
+from hybridgen.launch.chaos.table import table
 from hybridgen.launch.chaos.verdict import verdict
 from tests.launch.chaos.histories import whole_history
 
@@ -24,7 +25,29 @@ def reported(**changes: object) -> ScenarioReport:
 
 
 def whole_report(*scenarios: ScenarioReport) -> ChaosReport:
-    return ChaosReport(seed=7, num_streams=4, num_cpus=2, version="0.0", scenarios=list(scenarios))
+    return ChaosReport(
+        seed=7,
+        model="mock",
+        num_streams=4,
+        num_cpus=2,
+        version="0.0",
+        scenarios=list(scenarios),
+    )
+
+
+def test_the_table_has_a_line_for_each_number_to_reach() -> None:
+    figures = {"detected_p99_s": 0.01, "stall_p50_s": 0.2}
+    report = whole_report(reported(figures=figures), reported(violations=[Violation("I3", "x")]))
+    rows = [[cell.strip() for cell in line.split("|")] for line in table(report).splitlines()[4:]]
+    numbers = [row[5:9] for row in rows]
+    assert numbers[:4] == [
+        ["violations", "0", "0", "reached"],
+        ["detected_p99_s", "0.01", "≤ 0.02", "reached"],
+        ["stall_p50_s", "0.2", "≤ 0.05", "missed"],
+        ["stall_p99_s", "nan", "≤ 1.5", "missed"],
+    ]
+    assert rows[0][1:4] == ["kill-sampler", "SIGKILL a sampler in mid-stream", "1"]
+    assert numbers[4] == ["violations", "1", "0", "missed"]
 
 
 def test_a_verdict_holds_what_the_history_shows() -> None:
