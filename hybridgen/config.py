@@ -100,7 +100,8 @@ class SchedulerSection(Section, frozen=True):
     ack_timeout_s: Seconds = 10.0
     """How long a finished request's text is kept for a client that has not confirmed it."""
     slow_reader_timeout_s: Seconds = 30.0
-    """How long a client may leave its text unread before its request is cancelled."""
+    """How long a client may leave its text unread before its request is cancelled; over HTTP half
+    a second while other requests wait for a place."""
 
 
 class PoolSection(Section, frozen=True):

@@ -21,6 +21,7 @@ from hybridgen.ipc.file_lock import FileLock
 from hybridgen.ipc.runtime_dir import MAX_SOCKET_PATH_BYTES
 
 PROBE_TIMEOUT_S = 1.0
+MAX_UNSENT_BYTES = 64 * 1024
 _TAKEN = {errno.EADDRINUSE: "is taken", errno.EADDRNOTAVAIL: "is not on this machine"}
 
 
@@ -88,6 +89,8 @@ def listen_tcp(host: str, port: int) -> Listener:
             # Connections of a predecessor that died may still be winding down.
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            # Of what clients do not take, the kernel keeps little; accepted sockets inherit it.
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, MAX_UNSENT_BYTES)
             sock.bind(address)
             sock.listen(LISTEN_BACKLOG)
             on_failure.pop_all()

@@ -3,6 +3,8 @@
 Each attack sends as fast as it can, and connects again whenever it is cut. Meanwhile another client
 asks for the list of models and for one token of a chat, each time on a new connection. Told are:
 the slowest of its answers, the CPU time of the server's process, and how often it cut the attacker.
+What the other client's questions cost is measured first, without an attack: "attack s" is the CPU
+time less that, question by question.
 
     python -m tools.http2_attacks --port 8080 --seconds 5 [ATTACK …]
 """
@@ -22,6 +24,7 @@ from typing import NamedTuple
 
 import psutil
 
+from hybridgen.server.reconnects import MEMORY_S
 from tests.support.http_caller import get, post
 from tools.http2_floods import CHAT, FLOODS, chat_body
 from tools.http2_frames import (
@@ -100,6 +103,17 @@ class Flood:
         readable, _, _ = select.select([connection], [connection], [], _PAUSE_S)
         has_ended = readable and not connection.recv(1 << 20)
         return not (has_ended or self._is_over.is_set())
+
+
+class HitAndRun(Flood):
+    """Sends the start of a bomb, leaves without waiting for anything, and comes again."""
+
+    def __init__(self, port: int) -> None:
+        super().__init__(port, FLOODS["hpack_bomb"])
+        self._bomb = settings() + b"".join(itertools.islice(FLOODS["hpack_bomb"](), 4))
+
+    def _send(self, connection: socket.socket) -> None:
+        self.num_bytes += connection.send(self._bomb)
 
 
 def pieces(start: bytes, frames: Iterator[bytes]) -> Iterator[bytes]:
@@ -206,6 +220,7 @@ def slowloris(port: int) -> Dripper:
 
 Attacker = Flood | SlowReaders | Dripper
 OTHERS: dict[str, Callable[[int], Attacker]] = {
+    "hit_and_run": HitAndRun,
     "slow_readers": SlowReaders,
     "never_reading": lambda port: SlowReaders(port, window=2**31 - 1),
     "endless_headers": endless_headers,
@@ -239,6 +254,10 @@ class Damage(NamedTuple):
     sent_mb: float
     rss_mb: float
     """Memory of the server's process at the end."""
+
+    def cpu_beyond(self, control: Damage) -> float:
+        """CPU seconds less what as many answers cost in ``control``, a run without an attack."""
+        return self.cpu_s - control.cpu_s * self.num_answers / control.num_answers
 
 
 def measure(name: str, port: int, pid: int, seconds: float, pause_s: float = 0.0) -> Damage:
@@ -277,15 +296,27 @@ def main() -> int:
     parser.add_argument("--pid", type=int, help="of the gateway; found by its port if left out")
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--pause-s", type=float, default=0.0, help="before it connects again")
+    parser.add_argument(
+        "--rest-s", type=float, default=2 * MEMORY_S, help="for the server to forget the last one"
+    )
     options = parser.parse_args()
     pid = options.pid or listener_of(options.port)
-    head = f"{'attack':26}{'CPU s':>7}{'slowest s':>11}{'answers':>9}{'refused':>9}"
+    head = f"{'attack':26}{'CPU s':>7}{'attack s':>10}{'slowest s':>11}{'answers':>9}{'refused':>9}"
     print(head + f"{'connections':>13}{'sent MB':>9}{'RSS MB':>8}")
-    for name in options.attacks or NAMES:
-        d = measure(name, options.port, pid, options.seconds, options.pause_s)
-        line = f"{name:26}{d.cpu_s:7.2f}{d.slowest_s:11.3f}{d.num_answers:9}{d.num_refused:9}"
-        print(line + f"{d.num_connections:13}{d.sent_mb:9.1f}{d.rss_mb:8.0f}", flush=True)
+    get(options.port, "/v1/models")  # the first question costs more
+    control = measure("nothing", options.port, pid, options.seconds)
+    show("nothing", control, control)
+    for name in options.attacks or [name for name in NAMES if name != "nothing"]:
+        time.sleep(options.rest_s)
+        show(name, measure(name, options.port, pid, options.seconds, options.pause_s), control)
     return 0
+
+
+def show(name: str, d: Damage, control: Damage) -> None:
+    """One line."""
+    line = f"{name:26}{d.cpu_s:7.2f}{d.cpu_beyond(control):10.2f}{d.slowest_s:11.3f}"
+    line += f"{d.num_answers:9}{d.num_refused:9}"
+    print(line + f"{d.num_connections:13}{d.sent_mb:9.1f}{d.rss_mb:8.0f}", flush=True)
 
 
 def listener_of(port: int) -> int:

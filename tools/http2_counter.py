@@ -117,6 +117,11 @@ class Http2Counter:
                 steps.append([])
         return steps[1:-1]  # the first and the last may be cut
 
+    def gaps_s(self) -> list[float]:
+        """From one frame of data to the next of the same stream, all of them."""
+        pairs = (itertools.pairwise(times) for times in self._arrived_s.values())
+        return [later - earlier for earlier, later in itertools.chain.from_iterable(pairs)]
+
     def first_s(self) -> float:
         """When the first data came."""
         return min(one[0] for one in self._arrived_s.values())

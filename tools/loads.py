@@ -1,6 +1,6 @@
 """Loads that a server has to bear, on the mock engine: what it does, and whether it is well after.
 
-    python -m tools.loads [--only overload,cancels,long,soak] [--seconds 60]
+    python -m tools.loads [--only overload,cancels,long,never-reading,soak] [--seconds 60]
 
 overload  as many clients as rows, each with one request at a time: that rate is the knee; then
           requests at three times the rate, whatever becomes of them: goodput, and how soon the rest
@@ -8,6 +8,9 @@ overload  as many clients as rows, each with one request at a time: that rate is
 cancels   500 requests a second that are cancelled at once or a little later; beside them streams
           whose texts are known
 long      short chats alone, then beside two clients that always have a prompt of 30,000 tokens open
+never-reading
+          streams over HTTP alone, then beside 200 that nobody reads: pauses between tokens, memory
+          of the gateway, and how many of the 200 were cancelled
 soak      streams of known texts for ``--seconds``: differences, memory and descriptors of each
           process
 """
@@ -20,6 +23,7 @@ import os
 import random
 import statistics
 import sys
+import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -31,13 +35,21 @@ from hybridgen import AsyncClient, Client, SamplingParams
 from hybridgen.errors import HybridGenError, QueueFull
 from hybridgen.launch.config_sources import config_from_options
 from hybridgen.launch.tree import TreeHandle, start_tree
+from tests.support.free_port import free_port
+from tests.support.http_caller import get
 from tools.bench_serve import percentile
+from tools.http2_attacks import NUM_SLOW, SlowReaders
+from tools.http2_counter import Http2Counter
+from tools.http2_floods import CHAT, chat_body
 
 STEP_US, NUM_ROWS, NUM_TOKENS = 10_000, 40, 25
 NUM_CANCELS_PER_S = 500
 NUM_KNOWN = 8
 LONG_TOKENS, NUM_LONG = 30_000, 2
 NUM_SHORT, SHORT_TOKENS = 16, 16
+#: Beside the readers that take so many bytes and no more.
+NUM_READ, READ_STEP_US = 16, 46_000
+UNREAD_WINDOW, UNREAD_S = 16 * 1024, 2.0
 NUM_SOAK, SOAK_LOOK_S = 32, 5.0
 
 
@@ -242,6 +254,50 @@ async def short_chats(client: AsyncClient, seconds: float) -> list[float]:
     return times_s
 
 
+# --- streams that nobody reads ------------------------------------------------------------------
+
+
+def never_reading(seconds: float) -> None:
+    """Others notice little of them, memory is bounded, and they are cancelled."""
+    port = free_port()
+    num_tokens = int(seconds / 2 / (READ_STEP_US / 1e6))
+    limits = {"max_num_seqs": NUM_SLOW + NUM_READ, "slow_reader_timeout_s": UNREAD_S}
+    with (
+        tree(num_gateways=1, port=port, mock_step_us=READ_STEP_US, **limits) as handle,
+        Client(handle.uri) as client,
+    ):
+        gateway = psutil.Process(next(p.pid for p in client.ps().processes if p.role == "gateway"))
+        alone_s, rss = pauses_s(port, num_tokens), gateway.memory_info().rss
+        readers = SlowReaders(port, UNREAD_WINDOW)
+        thread = threading.Thread(target=readers.run)
+        thread.start()
+        beside_s, grown = pauses_s(port, num_tokens), gateway.memory_info().rss - rss
+        num_cancelled = scraped(port, "hybridgen_http_disconnects_total")
+        readers.stop()
+        thread.join()
+    alone, beside = (percentile(s, 0.99) * 1000 for s in (alone_s, beside_s))
+    print(
+        f"never-reading: {NUM_READ} streams, between two tokens p99 {alone:.1f} ms alone,", end=" "
+    )
+    print(f"{beside:.1f} ms ({beside / alone:.2f} ×) beside {NUM_SLOW} that nobody reads;")
+    print(f"         of those {num_cancelled:.0f} cancelled; the gateway grew by", end=" ")
+    print(f"{grown / 2**20:.1f} MiB", flush=True)
+
+
+def pauses_s(port: int, num_tokens: int) -> list[float]:
+    """Seconds between two tokens of a stream, of all streams."""
+    with Http2Counter(port, is_timing=True) as counter:
+        counter.ask(CHAT, [chat_body(num_tokens, stream=True)] * NUM_READ)
+        counter.wait()
+        return counter.gaps_s()
+
+
+def scraped(port: int, name: str) -> float:
+    """A number of the metrics page."""
+    lines = get(port, "/metrics").body.decode().splitlines()
+    return float(next(line for line in lines if line.startswith(name)).split()[-1])
+
+
 # --- soak ---------------------------------------------------------------------------------------
 
 
@@ -299,6 +355,7 @@ LOADS: dict[str, Callable[[float], None]] = {
     "overload": overload,
     "cancels": cancels,
     "long": long_prompts,
+    "never-reading": never_reading,
     "soak": soak,
 }
 

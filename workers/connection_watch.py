@@ -3,13 +3,15 @@
 The HTTP server keeps its sockets to itself, but they are files of this process: the kernel tells
 how much arrived on each. A look costs some microseconds a connection, so there is none while the
 process is idle, apart from a rare one for connections that never ask for anything.
+
+Who is cut and connects again at once is let in as before, but at first the kernel drops what comes
+on new connections from there (the listening socket's filter); each look lets some be heard.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import errno
 import fcntl
 import logging
@@ -22,7 +24,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Literal, NamedTuple
 
+from hybridgen.server.reconnects import Network, Reconnects, WaitingRoom, network_of, shown
 from hybridgen.server.traffic import Peer, Traffic, TrafficJudge, Verdict
+from hybridgen.workers.packet_filter import hear_again, hear_later, hear_nothing
 
 logger = logging.getLogger(__name__)
 
@@ -31,7 +35,7 @@ LOOK_S = 0.05
 MIN_BUSY_SHARE = 0.1
 #: And in any case.
 IDLE_LOOK_S = 5.0
-#: Looking may take this share of the time.
+#: Looking may take this share of a CPU.
 MAX_LOOK_SHARE = 0.05
 #: Others have their turn after so many files, a millisecond or two.
 FILES_AT_ONCE = 100
@@ -41,7 +45,6 @@ COMPLAINT_PAUSE_S = 60.0
 STALL_S = 10.0
 MAX_STALLED = 256
 
-_SO_ATTACH_FILTER = 26
 _TCP_INFO_BYTES = 136
 _BYTES_RECEIVED_AT = 128
 _SOCKET_LINK = "socket:"
@@ -64,12 +67,19 @@ class ConnectionWatch:
     Args:
         port: where the server accepts.
         traffic: what the application has seen.
+        listener: accepts there; what a predecessor that died left on it is taken away.
     """
 
-    def __init__(self, port: int, traffic: Traffic) -> None:
+    def __init__(self, port: int, traffic: Traffic, listener: socket.socket) -> None:
         self._port = port
+        self._listener = listener
         self._judge = TrafficJudge(traffic)
         self._stalled: dict[Peer, float] = {}
+        self._reconnects = Reconnects()
+        self._room = WaitingRoom()
+        self._due: frozenset[Peer] = frozenset()
+        self._barred: frozenset[Network] = frozenset()
+        hear_again(listener)
         self._next_complaint_s = 0.0
 
     async def run(self) -> None:
@@ -79,7 +89,8 @@ class ConnectionWatch:
             await asyncio.sleep(pause_s)
             before_s, cpu_s = cpu_s, time.process_time()
             now_s = time.monotonic()
-            if cpu_s - before_s < MIN_BUSY_SHARE * pause_s and now_s < next_look_s:
+            is_idle = cpu_s - before_s < MIN_BUSY_SHARE * pause_s
+            if is_idle and now_s < next_look_s and not (self._room or self._reconnects):
                 continue
             look_s = 0.0
             try:
@@ -87,25 +98,31 @@ class ConnectionWatch:
             except OSError as error:  # no file is left to look with, say: the next look may do
                 self._complain(now_s, f"the connections could not be looked at: {error}")
             next_look_s = now_s + IDLE_LOOK_S
-            pause_s = max(LOOK_S, look_s / MAX_LOOK_SHARE)
+            is_crowded = bool(self._room.crowded())  # they keep the places of others
+            pause_s = LOOK_S if is_crowded else max(LOOK_S, look_s / MAX_LOOK_SHARE)
 
     async def look(self, now_s: float) -> float:
-        """Look at every connection once; the seconds in which nobody else had a turn.
+        """Look at every connection once; the seconds of CPU that it took.
 
         Raises:
             OSError: not all of them could be seen; so nobody is taken for gone.
         """
         known, peers, num_cut = self._judge.peers(), set[Peer](), Counter[str]()
+        self._reconnects.pardon(self._room.crowded(), now_s)
+        self._due = self._room.call(now_s)
         files, look_s = os.listdir("/proc/self/fd"), 0.0
         for first in range(0, len(files), FILES_AT_ONCE):
-            started_s = time.monotonic()
+            started_s = time.thread_time()
             for connection in accepted(self._port, files[first : first + FILES_AT_ONCE]):
                 peers.add(connection.peer)
                 num_cut[self._treat(connection, now_s)] += 1
-            look_s += time.monotonic() - started_s
+            look_s += time.thread_time() - started_s
             await asyncio.sleep(0)
         gone = known - peers  # and none of those who came during the look
+        self._reconnects.lost(self._judge.quitters(gone, now_s), now_s)
+        self._bar(self._reconnects.barred(now_s), now_s)
         self._judge.forget(gone)
+        self._room.forget(gone)
         for peer in gone:
             self._stalled.pop(peer, None)
         self._report(num_cut, now_s)
@@ -126,6 +143,20 @@ class ConnectionWatch:
             self._next_complaint_s = now_s + COMPLAINT_PAUSE_S
             logger.warning("%s", what)
 
+    def _bar(self, networks: frozenset[Network], now_s: float) -> None:
+        if networks == self._barred:
+            return
+        if not networks:
+            hear_again(self._listener)
+        elif not hear_later(self._listener, networks):
+            self._complain(now_s, "the kernel does not let new connections wait")
+        for network in networks - self._barred:
+            logger.warning(
+                "%s connects again and again without a request: new connections from there wait",
+                shown(network),
+            )
+        self._barred = networks
+
     def _treat(self, connection: Connection, now_s: float) -> Verdict | Literal["untold"]:
         stalled_s = self._stalled.get(connection.peer)
         if stalled_s is not None:
@@ -144,7 +175,17 @@ class ConnectionWatch:
             self._stalled[connection.peer] = now_s
         elif verdict != "fine":
             _shut(connection.socket)
+        elif self._reconnects and not self._judge.has_asked(connection.peer):
+            self._hear_in_turn(connection)
         return verdict
+
+    def _hear_in_turn(self, connection: Connection) -> None:
+        peer = connection.peer
+        if peer in self._due:
+            hear_again(connection.socket)
+            self._room.heard(peer)
+        elif self._reconnects.is_known(network_of(peer)):
+            self._room.enter(peer)
 
 
 def accepted(port: int, files: Iterable[str]) -> Iterator[Connection]:
@@ -178,17 +219,6 @@ def _copy(file: str) -> socket.socket | None:
         if error.errno in _GONE:
             return None
         raise
-
-
-def hear_nothing(connection: socket.socket) -> bool:
-    """Have the kernel drop whatever still arrives; False where it cannot."""
-    instruction = ctypes.create_string_buffer(struct.pack("HBBI", 0x06, 0, 0, 0))  # return 0: drop
-    program = struct.pack("HP", 1, ctypes.addressof(instruction))
-    try:
-        connection.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, program)
-    except OSError:
-        return False
-    return True
 
 
 def _describe(one: socket.socket, port: int) -> Connection | None:

@@ -12,7 +12,9 @@ import gc
 import importlib
 import importlib.util
 import logging
+import os
 import signal
+import socket
 import time
 from collections.abc import Callable
 
@@ -21,7 +23,7 @@ from hybridgen.client.limits import ClientLimits
 from hybridgen.config import Config, ModelSection
 from hybridgen.errors import HybridGenError
 from hybridgen.formats.inspect import inspect_model
-from hybridgen.ipc.board import Board, ProcessState
+from hybridgen.ipc.board import Board, BoardSnapshot, ProcessState
 from hybridgen.ipc.control import ControlSocket
 from hybridgen.ipc.runtime_dir import gateway_prefix
 from hybridgen.messages import WorkerSpec
@@ -88,8 +90,9 @@ async def serve(context: WorkerContext) -> None:
         board = Board(context.segment("board").buf)
         account = GatewayAccount(spec, board, context.line, counters)
         app = make_app(client, spec, board, counters=counters, routes=account.routes())
+        listener = socket.socket(fileno=os.dup(spec.listener_fd))
         server = HttpServer(app, spec.config.http, spec.listener_fd)
-        watch = ConnectionWatch(spec.config.http.port, app.traffic)
+        watch = ConnectionWatch(spec.config.http.port, app.traffic, listener)
         orders = Orders(context)
         gc.freeze()  # what is there now stays
         gc.set_threshold(GARBAGE_THRESHOLD)
@@ -113,6 +116,7 @@ async def serve(context: WorkerContext) -> None:
                 logger.warning("connections that would not end are cut")
         finally:
             orders.close()
+            listener.close()
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -141,6 +145,7 @@ def make_app(
     vocabulary = build_vocabulary(tokenizer)
     template = template_source(tokenizer, config.model.chat_template)
     calls = call_format(template, config.model.tool_call_parser)
+    brain = spec.worker_names.index("coscheduler-0")
     models = ServedModels(
         names=model_names(config.model),
         created=int(time.time()),
@@ -156,6 +161,7 @@ def make_app(
         counters=counters,
         routes=routes,
         has_console=config.http.console,
+        has_queue=lambda: has_queue(board.snapshot(brain)),
         loaded_share=lambda: board.snapshot(0).counters.get("loaded_permille", 0) / 1000,
         limits=ServerLimits(
             is_lenient=config.http.lenient,
@@ -169,6 +175,12 @@ def make_app(
             ),
         ),
     )
+
+
+def has_queue(coscheduler: BoardSnapshot) -> bool:
+    """Whether requests wait for a place among those that are computed, not just for their ids."""
+    counters = coscheduler.counters
+    return counters.get("waiting", 0) > counters.get("encoding", 0)
 
 
 def model_names(config: ModelSection) -> tuple[str, ...]:

@@ -31,6 +31,8 @@ MAX_HEADER_BYTES = 64 * 1024
 HEADER_TIMEOUT_MS = 10_000
 #: Streams at once on one HTTP/2 connection.
 MAX_STREAMS = 200
+#: Of an HTTP/2 stream whose client may be sent more, but whose connection is full.
+MAX_UNSENT_BYTES = 64 * 1024
 
 
 class HttpServer:
@@ -118,7 +120,9 @@ def _make_server(app: AsgiApp, config: HttpSection) -> _OwnSocketServer:
                 header_read_timeout=HEADER_TIMEOUT_MS, max_buffer_size=MAX_HEADER_BYTES
             ),
             http2_settings=HTTP2Settings(
-                max_headers_size=MAX_HEADER_BYTES, max_concurrent_streams=MAX_STREAMS
+                max_headers_size=MAX_HEADER_BYTES,
+                max_concurrent_streams=MAX_STREAMS,
+                max_send_buffer_size=MAX_UNSENT_BYTES,
             ),
             # Incremental: it would otherwise take the handlers of all loggers away.
             log_dictconfig={

@@ -17,6 +17,7 @@ from hybridgen.server.backend import Backend
 from hybridgen.server.console import console_routes
 from hybridgen.server.counters import Counters
 from hybridgen.server.endpoints import Endpoints
+from hybridgen.server.event_stream import ReadingTime
 from hybridgen.server.events import error_event
 from hybridgen.server.exchange import Exchange, Receive, Scope, Send
 from hybridgen.server.health import Health
@@ -45,6 +46,7 @@ class App:
         counters: where it counts; routes: further ones than the API's.
         has_console: serve the page at ``/``.
         loaded_share: how far the start of the tree is, 0 … 1.
+        has_queue: whether requests wait to be computed.
         unix_time: seconds since 1970.
     """
 
@@ -62,6 +64,7 @@ class App:
         routes: Iterable[Route] = (),
         has_console: bool = False,
         loaded_share: Callable[[], float] = lambda: 1.0,
+        has_queue: Callable[[], bool] = lambda: False,
         unix_time: Clock = time.time,
     ) -> None:
         self.counters = counters or Counters()
@@ -78,6 +81,7 @@ class App:
             limits=self._limits,
             counters=self.counters,
             needs_key=keys is not None,
+            reading_time=ReadingTime(self._limits.slow_reader_timeout_s, has_queue),
             routes=(mounted := tuple(routes)),
             unix_time=unix_time,
         )

@@ -26,7 +26,7 @@ from hybridgen.server.bodies import ChatBody, CompletionBody, DetokenizeBody, To
 from hybridgen.server.body import BodyBudget, read_body
 from hybridgen.server.client_watch import UNWATCHED_S, ClientWatch
 from hybridgen.server.counters import Counters
-from hybridgen.server.event_stream import EventStream, slow_reader_alarms
+from hybridgen.server.event_stream import EventStream, ReadingTime
 from hybridgen.server.events import EventEncoder
 from hybridgen.server.exchange import Exchange
 from hybridgen.server.generation import Generation
@@ -68,6 +68,7 @@ class Endpoints:
         limits: ServerLimits,
         counters: Counters,
         needs_key: bool,
+        reading_time: ReadingTime,
         routes: Sequence[Route] = (),
         unix_time: Clock,
     ) -> None:
@@ -78,12 +79,12 @@ class Endpoints:
         self._limits = limits
         self._counters = counters
         self._needs_key = needs_key
+        self._reading_time = reading_time
         self._routes = routes
         self._unix_time = unix_time
         self._bodies = BodyBudget(limits.max_buffered_bytes)
         self._body_time = TimeLimit(limits.body_timeout_s)
         self._watches: Alarms[ClientWatch] = Alarms(UNWATCHED_S, ClientWatch.begin)
-        self._readers = slow_reader_alarms(limits.slow_reader_timeout_s)
 
     # --- generating -----------------------------------------------------------------------------
 
@@ -113,16 +114,13 @@ class Endpoints:
                     whole = await whole_answer(head, generation, outputs, self._vocabulary)
                     return _json(whole)
                 encoder = EventEncoder(head, generation, self._vocabulary)
-                async with self._events(exchange, watch) as events:
+                reading_time = self._reading_time
+                async with EventStream(exchange, watch, self._counters, reading_time) as events:
                     await stream_generation(generation, streams, encoder, events)
             finally:
                 for stream in streams:  # whatever happens, nothing runs on for nobody
                     stream.close()
         return None
-
-    def _events(self, exchange: Exchange, watch: ClientWatch) -> EventStream:
-        max_unread_s = self._limits.slow_reader_timeout_s
-        return EventStream(exchange, watch, self._counters, max_unread_s, self._readers)
 
     def _submit(
         self, generation: Generation, traceparent: str, streams: list[BackendStream]

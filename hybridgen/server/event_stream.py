@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from types import TracebackType
 
 from hybridgen.server.alarms import Alarms
@@ -16,13 +17,38 @@ _HEADERS: list[Header] = [
     (b"cache-control", b"no-store"),
     (b"x-accel-buffering", b"no"),  # proxies that would collect the answer
 ]
+#: A look costs about a microsecond; there is one per stream and pause.
+_MAX_PAUSE_S = 0.125
 #: Not to spin where the limit is 0.
-_MIN_LOOK_S = 0.02
+_MIN_PAUSE_S = 0.02
+#: While others wait for its place.
+CROWDED_UNREAD_S = 0.5
 
 
-def slow_reader_alarms(max_unread_s: float) -> Alarms[EventStream]:
-    """What looks after all streams whose frames may stay unread for so long."""
-    return Alarms(max(max_unread_s / 2, _MIN_LOOK_S), EventStream.look)
+class ReadingTime:
+    """How long a client may leave a frame unread: longer while nobody waits for its place.
+
+    Args:
+        max_s: while nobody does.
+        has_queue: whether requests wait to be computed.
+    """
+
+    def __init__(self, max_s: float, has_queue: Callable[[], bool]) -> None:
+        self._max_s = max_s
+        self._has_queue = has_queue
+        self._crowded_s = min(max_s, CROWDED_UNREAD_S)
+        #: Between two looks.
+        self.pause_s = max(_MIN_PAUSE_S, min(_MAX_PAUSE_S, max_s / 2))
+        #: At all streams whose frames may stay unread for so long.
+        self.looks: Alarms[EventStream] = Alarms(self.pause_s, EventStream.look)
+
+    def exceeded_s(self, unread_s: float) -> float | None:
+        """The limit that ``unread_s`` reaches, if any."""
+        if unread_s < self._crowded_s:
+            return None
+        if unread_s >= self._max_s:
+            return self._max_s
+        return self._crowded_s if self._has_queue() else None
 
 
 class EventStream:
@@ -30,7 +56,7 @@ class EventStream:
 
     Nothing is sent before the first frame: until then the answer can still become an error with
     its own status. A look every so often, not one for every frame, ends the work for a client that
-    leaves a frame unread for ``max_unread_s`` (and at most half as much again).
+    leaves a frame unread for longer than ``reading_time`` says.
     """
 
     def __init__(
@@ -38,19 +64,17 @@ class EventStream:
         exchange: Exchange,
         watch: ClientWatch,
         counters: Counters,
-        max_unread_s: float,
-        alarms: Alarms[EventStream],
+        reading_time: ReadingTime,
     ) -> None:
         self._exchange = exchange
         self._watch = watch
         self._counters = counters
-        self._max_unread_s = max_unread_s
+        self._reading_time = reading_time
         self._loop = asyncio.get_running_loop()
-        self._alarms = alarms
         self._sending_since_s: float | None = None
 
     async def __aenter__(self) -> EventStream:
-        self._alarms.set(self)
+        self._reading_time.looks.set(self)
         return self
 
     async def __aexit__(
@@ -59,7 +83,7 @@ class EventStream:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._alarms.call_off(self)
+        self._reading_time.looks.call_off(self)
 
     async def send(self, frame: bytes, *, is_last: bool = False) -> None:
         """Send a frame; waits while the client does not read."""
@@ -73,7 +97,9 @@ class EventStream:
     def look(self) -> None:
         """Interrupt the work if its client does not read, else look again later."""
         since_s = self._sending_since_s
-        if since_s is not None and self._loop.time() - since_s >= self._max_unread_s:
-            self._watch.interrupt_slow(self._max_unread_s)
+        unread_s = 0.0 if since_s is None else self._loop.time() - since_s
+        limit_s = self._reading_time.exceeded_s(unread_s)
+        if limit_s is None:
+            self._reading_time.looks.set(self)
         else:
-            self._alarms.set(self)
+            self._watch.interrupt_slow(limit_s)

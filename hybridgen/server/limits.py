@@ -23,7 +23,8 @@ class ServerLimits(msgspec.Struct, frozen=True, kw_only=True):
     body_timeout_s: float = 30.0
     """How long a body may take to arrive completely."""
     slow_reader_timeout_s: float = 30.0
-    """How long a client may leave a sent frame unread before its request is cancelled."""
+    """How long a client may leave a sent frame unread before its request is cancelled; shorter
+    while others wait (server/event_stream.py)."""
     health_timeout_s: float = 3.0
     """How long readiness may take to be proved."""
     tokenize_timeout_s: float = 30.0

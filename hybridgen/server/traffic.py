@@ -7,6 +7,7 @@ received on a connection beyond what the application has seen of it gives such a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable
 from typing import Literal
 
@@ -26,6 +27,8 @@ FREE_BYTES_PER_S = 32 * 1024
 PER_SEEN_BYTE = 2
 #: A connection must have brought its first request by then.
 FIRST_REQUEST_S = 10.0
+#: Browsers connect for requests that may come, and leave later than this.
+SOON_S = 5.0
 
 
 class Exchanged(msgspec.Struct):
@@ -91,6 +94,16 @@ class TrafficJudge:
         if num_received > allowed:
             return "flood"
         return "silent" if seen is None and age_s >= FIRST_REQUEST_S else "fine"
+
+    def has_asked(self, peer: Peer) -> bool:
+        """Whether a connection has brought a request."""
+        return self._traffic.num_bytes(peer) is not None
+
+    def quitters(self, gone: Iterable[Peer], now_s: float) -> list[Peer]:
+        """Of those who have left: who did so soon, without ever asking for anything."""
+        since_s = self._since_s
+        soon = (peer for peer in gone if now_s - since_s.get(peer, -math.inf) < SOON_S)
+        return [peer for peer in soon if not self.has_asked(peer)]
 
     def peers(self) -> set[Peer]:
         """Whom something is known of."""

@@ -16,12 +16,11 @@ from tools.http2_attacks import NAMES, NUM_SLOW, measure
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
 FLOOD_S = 2.0
-#: Before a flood that was cut comes back; a flood of connections is another attack.
-PAUSE_S = 0.01
 MAX_CPU_S = 0.5
 MAX_WAIT_S = 2.0
 MAX_RSS_MB = 200.0
 SLOW = {"slow_readers", "never_reading"}  # they make the model work, which is no attack
+UNBOUND = {"hit_and_run"}  # only a firewall holds back who does not wait for an answer
 
 
 class Door:
@@ -43,10 +42,10 @@ def door() -> Iterator[Door]:
 @pytest.mark.parametrize("name", NAMES)
 def test_others_are_served_during_an_attack(door: Door, name: str) -> None:
     pid = door.tree.pid_of("gateway-0")
-    damage = measure(name, door.port, pid, FLOOD_S, PAUSE_S)
+    damage = measure(name, door.port, pid, FLOOD_S)
     assert damage.num_refused == 0
     assert damage.slowest_s <= MAX_WAIT_S
     assert damage.rss_mb <= MAX_RSS_MB
-    assert damage.cpu_s <= MAX_CPU_S or name in SLOW
+    assert damage.cpu_s <= MAX_CPU_S or name in SLOW | UNBOUND
     assert door.tree.pid_of("gateway-0") == pid
     eventually(lambda: door.tree.client.health().num_running == 0, 20.0)

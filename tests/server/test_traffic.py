@@ -6,6 +6,7 @@ from hybridgen.server.traffic import (
     FIRST_REQUEST_S,
     FREE_BYTES,
     FREE_BYTES_PER_S,
+    SOON_S,
     Traffic,
     TrafficJudge,
 )
@@ -49,6 +50,21 @@ def test_one_that_brought_a_request_may_be_silent() -> None:
     judge = judge_of(1)
     assert judge.verdict(PEER, 0, 100.0) == "fine"
     assert judge.verdict(PEER, 0, 100_000.0) == "fine"
+
+
+def test_who_leaves_soon_without_asking_quits() -> None:
+    judge = judge_of(None)
+    judge.verdict(PEER, 0, 100.0)
+    assert judge.quitters([PEER], 99.9 + SOON_S) == [PEER]
+    assert judge.quitters([PEER], 100.0 + SOON_S) == []
+    assert judge.quitters([("127.0.0.1", 1)], 100.0) == []  # never seen
+
+
+def test_who_asked_does_not_quit() -> None:
+    judge = judge_of(0)
+    judge.verdict(PEER, 0, 100.0)
+    assert judge.has_asked(PEER)
+    assert judge.quitters([PEER], 100.1) == []
 
 
 def test_what_has_ended_is_forgotten() -> None:

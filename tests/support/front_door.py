@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from hybridgen.server.app import App
@@ -30,6 +30,7 @@ def make_app(
     hosts: AllowedHosts | None = None,
     origins: AllowedOrigins | None = None,
     has_console: bool = False,
+    has_queue: Callable[[], bool] = lambda: False,
     **limits: Any,
 ) -> App:
     """An application with small limits where ``limits`` says so."""
@@ -42,6 +43,7 @@ def make_app(
         hosts=hosts,
         origins=origins,
         has_console=has_console,
+        has_queue=has_queue,
         limits=ServerLimits(request=request, **limits),
         unix_time=lambda: NOW_S,
     )

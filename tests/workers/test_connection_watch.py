@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import logging
 import os
@@ -10,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from hybridgen.server import reconnects
+from hybridgen.server.reconnects import MAX_LOST, MEMORY_S, network_of
 from hybridgen.server.traffic import FIRST_REQUEST_S, FREE_BYTES, Traffic
 from hybridgen.workers import connection_watch
 from hybridgen.workers.connection_watch import (
@@ -17,8 +20,8 @@ from hybridgen.workers.connection_watch import (
     Connection,
     ConnectionWatch,
     accepted,
-    hear_nothing,
 )
+from hybridgen.workers.packet_filter import hear_later
 
 
 class Link:
@@ -27,12 +30,21 @@ class Link:
     def __init__(
         self, listener: socket.socket, client: socket.socket, server: socket.socket
     ) -> None:
+        self.listener = listener
         self.port = listener.getsockname()[1]
         self.client = client
         self.server = server
         self.peer = client.getsockname()[:2]
         self.traffic = Traffic()
-        self.watch = ConnectionWatch(self.port, self.traffic)
+        self.watch = ConnectionWatch(self.port, self.traffic, listener)
+
+    @contextlib.contextmanager
+    def another(self) -> Iterator[tuple[socket.socket, socket.socket]]:
+        """A further connection: the client's end and the server's."""
+        with socket.create_connection(self.listener.getsockname()[:2], timeout=5) as client:
+            server, _ = self.listener.accept()
+            with server:
+                yield client, server
 
     def send(self, num_bytes: int) -> None:
         """To the server, which reads all of it."""
@@ -64,6 +76,13 @@ def link(request: pytest.FixtureRequest) -> Iterator[Link]:
         server, _ = listener.accept()
         with server:
             yield Link(listener, client, server)
+
+
+def hears(server: socket.socket, within_s: float) -> bool:
+    server.settimeout(within_s)
+    with contextlib.suppress(TimeoutError):
+        return server.recv(5, socket.MSG_WAITALL) == b"hello"
+    return False
 
 
 def open_connections(port: int) -> Iterator[Connection]:
@@ -109,12 +128,69 @@ def test_one_that_never_asks_is_not_waited_for(link: Link) -> None:
     assert not link.is_open()
 
 
-def test_the_kernel_drops_what_nobody_hears(link: Link) -> None:
-    assert hear_nothing(link.server)
-    link.client.sendall(b"lost")
-    link.server.settimeout(0.05)
-    with pytest.raises(TimeoutError):
-        link.server.recv(4)
+def test_new_connections_from_where_they_end_without_a_request_are_heard_a_look_later(
+    link: Link, caplog: pytest.LogCaptureFixture
+) -> None:
+    for i in range(MAX_LOST):
+        with link.another():
+            link.look(100.0 + i / 10)
+    link.look(101.0)
+    assert "connects again and again" in caplog.text
+    with link.another() as (client, server):
+        client.sendall(b"hello")
+        assert not hears(server, 0.02)
+        link.look(101.1)  # it comes in
+        assert not hears(server, 0.02)
+        link.look(101.2)  # it is its turn
+        assert hears(server, 5.0)
+
+
+def test_so_do_not_those_that_asked(link: Link) -> None:
+    for i in range(2 * MAX_LOST):
+        with link.another() as (client, _):
+            link.traffic.of(client.getsockname()[:2]).num_bytes += 1
+            link.look(100.0 + i / 10)
+    link.look(101.0)
+    with link.another() as (client, server):
+        client.sendall(b"hello")
+        assert hears(server, 5.0)
+
+
+def test_all_are_heard_again_once_nobody_does_so_any_more(link: Link) -> None:
+    for i in range(MAX_LOST):
+        with link.another():
+            link.look(100.0 + i / 10)
+    link.look(101.0)
+    with link.another() as (client, late):
+        client.sendall(b"hello")
+        link.look(101.5 + MEMORY_S)  # the bar is lifted
+        link.look(101.6 + MEMORY_S)  # and who came before is not forgotten
+        assert hears(late, 5.0)
+    with link.another() as (client, server):
+        client.sendall(b"hello")
+        assert hears(server, 5.0)
+
+
+def test_nobody_waits_where_a_crowd_does(link: Link, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reconnects, "CROWD", 2)
+    for i in range(MAX_LOST):
+        with link.another():
+            link.look(100.0 + i / 10)
+    link.look(101.0)
+    with link.another():
+        link.look(101.1)
+        link.look(101.2)
+    with link.another() as (client, server):
+        client.sendall(b"hello")
+        assert hears(server, 5.0)
+
+
+def test_a_predecessors_bar_is_lifted(link: Link) -> None:
+    hear_later(link.listener, [network_of(link.peer)])
+    ConnectionWatch(link.port, link.traffic, link.listener)
+    with link.another() as (client, server):
+        client.sendall(b"hello")
+        assert hears(server, 5.0)
 
 
 def test_others_have_their_turn_during_a_look_and_who_comes_then_is_kept(

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from hybridgen.config import ModelSection
-from hybridgen.workers.gateway import HURRIED_DRAIN_S, drain, model_names
+from hybridgen.workers.gateway import HURRIED_DRAIN_S, drain, has_queue, model_names
 
 LONG_S = 30.0
 
@@ -82,3 +82,13 @@ def test_what_is_left_at_the_limit_is_cut() -> None:
 )
 def test_demo_is_also_a_name(model: str, served: str, names: tuple[str, ...]) -> None:
     assert model_names(ModelSection(model=model, served_model_name=served)) == names
+
+
+@pytest.mark.parametrize(
+    ("waiting", "encoding", "is_queue"), [(0, 0, False), (2, 2, False), (3, 2, True)]
+)
+def test_who_is_only_being_encoded_does_not_queue(
+    waiting: int, encoding: int, is_queue: bool
+) -> None:
+    seen: Any = SimpleNamespace(counters={"waiting": waiting, "encoding": encoding})
+    assert has_queue(seen) is is_queue
