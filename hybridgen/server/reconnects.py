@@ -22,8 +22,11 @@ from hybridgen.server.traffic import Peer
 Network = bytes
 """Of what one attacker may have many addresses: an IPv4 address, or half an IPv6 address."""
 
-#: So many ended without a request, none of them this long after another.
-MAX_LOST = 3
+#: So many at once that were seen and ended without a request bar their network, or this many a
+#: second: probes of a load balancer, which come from where its requests come from, are fewer.
+MAX_LOST = 6
+LOST_PER_S = 2.0
+#: Whoever is barred is let in again after so long without one: barred, attackers are slow.
 MEMORY_S = 3.0
 #: Of one network so many connections are heard a second.
 HEARD_PER_S = 320
@@ -53,9 +56,18 @@ def shown(network: Network) -> str:
 
 
 class _Lost(msgspec.Struct):
-    num: int
+    """A bucket that leaks LOST_PER_S; once full it bars, until nothing came for MEMORY_S."""
+
     last_s: float
+    num: float = 0.0
+    is_barred: bool = False
     pardoned_until_s: float = -math.inf
+
+    def add(self, now_s: float) -> None:
+        """One more."""
+        quiet_s = now_s - self.last_s
+        self.num, self.last_s = max(0.0, self.num - LOST_PER_S * quiet_s) + 1, now_s
+        self.is_barred = self.num >= MAX_LOST or (self.is_barred and quiet_s <= MEMORY_S)
 
 
 class Reconnects:
@@ -73,8 +85,7 @@ class Reconnects:
     def lost(self, peers: Iterable[Peer], now_s: float) -> None:
         """These have left without a request."""
         for peer in peers:
-            record = self._lost.setdefault(network_of(peer), _Lost(0, now_s))
-            record.num, record.last_s = record.num + 1, now_s
+            self._lost.setdefault(network_of(peer), _Lost(now_s)).add(now_s)
 
     def barred(self, now_s: float) -> frozenset[Network]:
         """Whose new connections should not be heard at first."""
@@ -84,7 +95,7 @@ class Reconnects:
         barred = (
             network
             for network, lost in self._lost.items()
-            if self.is_known(network) and now_s - lost.last_s <= MEMORY_S
+            if lost.is_barred and now_s - lost.last_s <= MEMORY_S
             if now_s >= lost.pardoned_until_s
         )
         return frozenset(itertools.islice(barred, MAX_BARRED))
@@ -98,7 +109,7 @@ class Reconnects:
     def is_known(self, network: Network) -> bool:
         """Whether its connections are heard when it is their turn: it is barred, or was lately."""
         lost = self._lost.get(network)
-        return lost is not None and lost.num >= MAX_LOST
+        return lost is not None and lost.is_barred
 
 
 class WaitingRoom:

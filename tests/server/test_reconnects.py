@@ -5,6 +5,7 @@ import pytest
 from hybridgen.server.reconnects import (
     CROWD,
     HEARD_PER_S,
+    LOST_PER_S,
     MAX_BARRED,
     MAX_LOST,
     MEMORY_S,
@@ -68,8 +69,18 @@ def test_one_more_bars_its_network_and_no_other() -> None:
 
 def test_who_goes_on_stays_barred() -> None:
     reconnects = after(MAX_LOST)
-    reconnects.lost([HERE], 100.0 + MEMORY_S)
-    assert reconnects.barred(100.0 + 2 * MEMORY_S) == {network_of(HERE)}
+    for now_s in (103.0, 106.0, 109.0):
+        reconnects.lost([HERE], now_s)
+        assert reconnects.barred(now_s + MEMORY_S) == {network_of(HERE)}
+    reconnects.lost([HERE], 112.1)
+    assert reconnects.barred(112.1) == frozenset()
+
+
+def test_probes_at_a_steady_pace_do_no_harm() -> None:
+    reconnects = Reconnects()
+    for i in range(1000):
+        reconnects.lost([HERE], 100.0 + 1.01 * i / LOST_PER_S)
+        assert not reconnects
 
 
 def test_who_stops_is_let_in_again_and_known_a_little_longer() -> None:
@@ -84,7 +95,7 @@ def test_who_is_pardoned_is_not_barred_for_a_while() -> None:
     reconnects = after(MAX_LOST)
     reconnects.pardon([network_of(HERE), network_of(ELSEWHERE)], 100.0)
     assert reconnects.barred(100.0) == frozenset()
-    reconnects.lost([HERE], 100.0 + PARDON_S)
+    reconnects.lost([HERE] * MAX_LOST, 100.0 + PARDON_S)
     assert reconnects.barred(100.0 + PARDON_S) == {network_of(HERE)}
 
 
