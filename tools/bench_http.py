@@ -35,7 +35,7 @@ from tools.http2_counter import Http2Counter
 CHAT = "/v1/chat/completions"
 NUM_SOURCES = 16
 NUM_PIECES = 5_000
-NUM_SMALL, NUM_SMALL_AT_ONCE = 6_000, 64
+NUM_SMALL, NUM_SMALL_AT_ONCE = 10_000, 64
 #: 50 ms a token with what the tree itself takes beside the engine's time.
 NUM_STREAMS, STEP_MS, ENGINE_MS = 200, 50, 46
 MAX_PROMPT_TOKENS, BLOCK_TOKENS = 192, 16

@@ -34,6 +34,9 @@ TUNED_CONTEXT = 1024
 #: ended, so that few registers hold it; and of one that does not, with the stages of its pipeline.
 _EARLY_TILES = ((32, 4), (64, 4), (64, 8), (128, 8))
 _LATE_TILES = ((16, 1, 5), (32, 2, 4), (64, 4, 3), (128, 4, 2))
+_SPLITS = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32)
+#: Programs of one round; and of several, which matter less the fewer there are in the last one.
+_FEW_PROGRAMS, _MAX_PROGRAMS = 700, 2600
 #: Positions that they ask for early.
 MORE_POSITIONS_AHEAD = (0, 32, 128)
 
@@ -143,12 +146,11 @@ def _limb_candidates(shape: LinearShape) -> Iterator[LinearChoice]:
 def attention_candidates(num_sequences: int, num_kv_heads: int) -> Iterator[AttentionChoice]:
     """Choices for attention at 1,024 positions: few programs for few heads, long ones for many."""
     num_heads = num_sequences * num_kv_heads
-    possible = [
-        splits for splits in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32) if 60 <= num_heads * splits <= 700
-    ]
-    for splits in possible[:5] or [1]:
+    possible = [splits for splits in _SPLITS if 60 <= num_heads * splits <= _MAX_PROGRAMS]
+    for splits in possible or [1]:
         share = -(-TUNED_CONTEXT // (16 * splits)) * 16  # whole blocks of the cache
-        for block_t, warps in _EARLY_TILES:
+        is_many = num_heads * splits > _FEW_PROGRAMS and splits > 1
+        for block_t, warps in () if is_many else _EARLY_TILES:
             is_single = block_t >= share
             if block_t < 2 * share:
                 yield AttentionChoice(
@@ -156,6 +158,6 @@ def attention_candidates(num_sequences: int, num_kv_heads: int) -> Iterator[Atte
                     num_stages=1 if is_single else 3 if block_t < 128 else 2,
                     ahead=0 if is_single else 64, is_early=True,
                 )  # fmt: skip
-        for block_t, warps, stages in _LATE_TILES:
+        for block_t, warps, stages in _LATE_TILES[1:3] if is_many else _LATE_TILES:
             if block_t <= max(share, 64):
                 yield AttentionChoice(splits, min(share, 128), block_t, True, warps, stages)
