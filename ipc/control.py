@@ -6,6 +6,7 @@ so each side learns of the other's death by reading.
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import socket
@@ -63,6 +64,7 @@ class ControlSocket:
         Raises:
             PeerGone: the other process closed its end or died, and all its frames were read.
             MessageCorrupt: a frame with more bytes or descriptors than allowed; it is dropped.
+            OSError: descriptors came for which this process has no room; they are lost.
         """
         if not self._poll.poll(max(0, round(timeout_s * 1000))):
             return None
@@ -78,6 +80,8 @@ class ControlSocket:
         if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
             for fd in fds:
                 os.close(fd)
+            if flags & socket.MSG_CTRUNC and len(fds) < MAX_FDS:
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), "a control socket")
             raise MessageCorrupt("a control frame was cut off", limit=MAX_FRAME_BYTES)
         if not frame:
             raise _gone()

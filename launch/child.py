@@ -102,7 +102,7 @@ class Child:
                     self._take(fact)
             except PeerGone:
                 self.is_control_open = False
-            except MessageCorrupt as error:
+            except (MessageCorrupt, OSError) as error:  # OSError: descriptors without room
                 self.num_corrupt += 1
                 if self.num_corrupt == 1:
                     logger.warning("%s said nothing legible: %s", self.plan.name, error)

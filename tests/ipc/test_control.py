@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import socket
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import time
 import pytest
 
 from hybridgen.errors import ChannelTimeout, InternalError, MessageCorrupt, PeerGone
-from hybridgen.ipc.control import MAX_FRAME_BYTES, ControlSocket, control_pair
+from hybridgen.ipc.control import MAX_FDS, MAX_FRAME_BYTES, ControlSocket, control_pair
 
 
 def test_frames_arrive_whole_and_in_order() -> None:
@@ -67,6 +68,23 @@ def test_an_oversized_frame_of_a_peer_is_an_error_and_leaks_no_descriptor() -> N
             ours.receive(1.0)
         theirs.send(b"next")
         assert ours.receive(1.0) == (b"next", [])
+
+
+def test_descriptors_without_room_are_no_fault_of_the_frame() -> None:
+    ours, theirs = control_pair()
+    raw = socket.socket(fileno=os.dup(theirs.fileno()))
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with ours, theirs, raw:
+        theirs.send(b"two", [0, 0])
+        socket.send_fds(raw, [b"too many"], [0] * (MAX_FDS + 1))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (raw.fileno() + 2, hard))  # room for one
+        try:
+            with pytest.raises(OSError, match="Too many open files"):
+                ours.receive(1.0)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        with pytest.raises(MessageCorrupt):
+            ours.receive(1.0)
 
 
 def test_a_peer_that_does_not_read_is_a_timeout() -> None:
