@@ -173,9 +173,12 @@ class ConnectionWatch:
         )
         if is_stalled:
             self._stalled[connection.peer] = now_s
+            self._room.leave(connection.peer)
         elif verdict != "fine":
             _shut(connection.socket)
-        elif self._reconnects and not self._judge.has_asked(connection.peer):
+        elif self._judge.has_asked(connection.peer):
+            self._room.leave(connection.peer)  # it was never kept from being heard
+        else:
             self._hear_in_turn(connection)
         return verdict
 

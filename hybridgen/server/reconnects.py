@@ -148,16 +148,19 @@ class WaitingRoom:
 
     def heard(self, peer: Peer) -> None:
         """It had its turn."""
-        self._leave(peer)
+        self.leave(peer)
         self._heard.add(peer)
 
     def forget(self, peers: Collection[Peer]) -> None:
         """These have left."""
         self._heard.difference_update(peers)
         for peer in peers:
-            self._leave(peer)
+            self.leave(peer)
 
-    def _leave(self, peer: Peer) -> None:
+    def leave(self, peer: Peer) -> None:
+        """Take nobody's turn any more; safe for one that does not wait."""
+        if not self._waiting:
+            return
         if waiting := self._waiting.get(network_of(peer)):
             waiting.pop(peer, None)
             if not waiting:

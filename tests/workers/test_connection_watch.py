@@ -173,6 +173,26 @@ def test_all_are_heard_again_once_nobody_does_so_any_more(link: Link) -> None:
         assert hears(server, 5.0)
 
 
+def test_those_that_ask_before_their_turn_do_not_keep_it_from_others(
+    link: Link, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reconnects, "HEARD_PER_S", 1)
+    link.traffic.of(link.peer).num_bytes += 1
+    for i in range(MAX_LOST):
+        with link.another():
+            link.look(100.0 + i / 10)
+    with link.another() as (early, _):
+        link.look(101.0)
+        link.look(101.1)  # it comes in, though it was accepted before the bar
+        link.traffic.of(early.getsockname()[:2]).num_bytes += 1
+        with link.another() as (client, server):
+            client.sendall(b"hello")
+            link.look(101.2)
+            assert not hears(server, 0.02)
+            link.look(101.3)
+            assert hears(server, 5.0)
+
+
 def test_nobody_waits_where_a_crowd_does(link: Link, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reconnects, "CROWD", 2)
     lose_some(link)
