@@ -184,10 +184,11 @@ class ConnectionWatch:
 
     def _hear_in_turn(self, connection: Connection) -> None:
         peer = connection.peer
-        if peer in self._due:
+        # Of a network that is not known, or no longer, the filter may be a predecessor's.
+        if peer in self._due or not self._reconnects.is_known(network_of(peer)):
             hear_again(connection.socket)
             self._room.heard(peer)
-        elif self._reconnects.is_known(network_of(peer)):
+        else:
             self._room.enter(peer)
 
 
