@@ -7,6 +7,7 @@ number cannot be taken by another process before the supervisor has reaped it.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import os
 import signal
@@ -83,10 +84,16 @@ class Child:
         """The pidfd."""
         return self._pidfd
 
-    def take_facts(self) -> list[WorkerReady | WorkerFailed | LoadProgress]:
-        """What the child has said since the last call, each once; never blocks."""
+    def take_facts(
+        self, *, has_ended: bool = False
+    ) -> list[WorkerReady | WorkerFailed | LoadProgress]:
+        """What the child has said since the last call, each once; never blocks.
+
+        Args:
+            has_ended: nothing will follow, and its last words say why: take all.
+        """
         facts: list[WorkerReady | WorkerFailed | LoadProgress] = []
-        for _ in range(MAX_FRAMES_AT_ONCE):
+        for _ in itertools.count() if has_ended else range(MAX_FRAMES_AT_ONCE):
             if not self.is_control_open:
                 break
             try:

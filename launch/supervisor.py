@@ -232,7 +232,7 @@ class Supervisor:
     def _on_child(self, child: Child, *, has_ended: bool) -> None:
         was_open = child.is_control_open
         name = child.plan.name
-        for fact in child.take_facts():
+        for fact in child.take_facts(has_ended=has_ended):
             if isinstance(fact, LoadProgress) and self._phase is Phase.STARTING:
                 self._listener.child_progress(name, fact)
             elif isinstance(fact, WorkerReady):

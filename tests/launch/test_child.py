@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from hybridgen.errors import StartFailed
 from hybridgen.ipc.board import Role
 from hybridgen.ipc.control import MAX_FRAME_BYTES, ControlSocket, control_pair
 from hybridgen.launch.child import (
@@ -18,7 +19,14 @@ from hybridgen.launch.child import (
     discard,
 )
 from hybridgen.launch.plan import WorkerPlan
-from hybridgen.messages import DrainWorker, LoadProgress, WorkerReady, encode
+from hybridgen.messages import (
+    DrainWorker,
+    ErrorInfo,
+    LoadProgress,
+    WorkerFailed,
+    WorkerReady,
+    encode,
+)
 
 READY = WorkerReady(rss_bytes=1, cpus=[0])
 GARBAGE = [b"\xc1", b"\xff" * 1000, encode(DrainWorker()), b"\x91" * 5000]
@@ -83,6 +91,20 @@ def test_what_a_child_says_twice_counts_once_and_descriptors_of_it_are_closed(
     assert child.take_facts() == [LoadProgress(0.5, "loading"), READY]
     assert child.take_facts() == []
     assert len(os.listdir("/proc/self/fd")) == num_fds
+
+
+def test_the_last_words_of_a_child_are_heard_whatever_it_said_before(
+    pair: tuple[Child, ControlSocket],
+) -> None:
+    child, theirs = pair
+    progress = LoadProgress(0.5, "loading")
+    for _ in range(MAX_FRAMES_AT_ONCE):
+        theirs.send(encode(progress))
+    failed = WorkerFailed(ErrorInfo.of(StartFailed("no memory")))
+    theirs.send(encode(failed))
+    theirs.close()
+    assert child.take_facts(has_ended=True) == [*[progress] * MAX_FRAMES_AT_ONCE, failed]
+    assert child.failure == failed
 
 
 def test_a_child_that_talks_without_end_keeps_nobody_waiting(
