@@ -77,8 +77,10 @@ class CpuLimit:
             self._ticks.__exit__()
 
 
-def _on_tick(_signum: int, _frame: FrameType | None) -> None:
-    if time.process_time() >= CpuLimit.ends_s:
+def _on_tick(_signum: int, frame: FrameType | None) -> None:
+    # Raised as the limit is lifted, it would leave the limit standing, over whatever comes next.
+    is_lifted = frame is not None and frame.f_code is CpuLimit.__exit__.__code__
+    if time.process_time() >= CpuLimit.ends_s and not is_lifted:
         raise CpuTimeSpent
 
 

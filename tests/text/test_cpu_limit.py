@@ -1,9 +1,13 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import signal
+import sys
 import threading
 import time
+from types import FrameType
+from typing import Any
 
 import pytest
 
@@ -64,6 +68,26 @@ def test_ticks_without_a_limit_end_nothing() -> None:
         ends_s = time.process_time() + 0.03
         while time.process_time() < ends_s:
             sum(range(1000))
+
+
+def test_a_tick_as_a_limit_is_lifted_leaves_it_lifted() -> None:
+    tracer, ticks = sys.gettrace(), 0
+
+    def tick(frame: FrameType, _event: str, _argument: Any) -> None:
+        nonlocal ticks
+        if frame.f_code is CpuLimit.__exit__.__code__:
+            ticks += 1
+            handler(signal.SIGPROF, frame)
+
+    with CpuTicks(60.0):
+        handler: Any = signal.getsignal(signal.SIGPROF)
+        try:
+            with CpuLimit(0.0):
+                sys.settrace(tick)
+        finally:
+            sys.settrace(tracer)
+        assert ticks == 1
+        assert CpuLimit.ends_s == math.inf
 
 
 def test_other_threads_are_refused() -> None:
