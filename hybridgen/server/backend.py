@@ -12,6 +12,10 @@ from hybridgen.request import PromptLike, RequestOutput, SamplingParams
 class BackendStream(Protocol):
     """A running request, as ``AsyncStream``: chunks, then its result, once."""
 
+    @property
+    def ended(self) -> object | None:
+        """How, though not all of it may have been read; None while it runs."""
+
     async def __anext__(self) -> StreamChunk:
         """The next chunk; ``StopAsyncIteration`` or a typed error at the end."""
 

@@ -114,8 +114,10 @@ class Endpoints:
                     whole = await whole_answer(head, generation, outputs, self._vocabulary)
                     return _json(whole)
                 encoder = EventEncoder(head, generation, self._vocabulary)
-                reading_time = self._reading_time
-                async with EventStream(exchange, watch, self._counters, reading_time) as events:
+                async with EventStream(
+                    exchange, watch, self._counters, self._reading_time,
+                    lambda: any(stream.ended is None for stream in streams),
+                ) as events:  # fmt: skip
                     await stream_generation(generation, streams, encoder, events)
             finally:
                 for stream in streams:  # whatever happens, nothing runs on for nobody

@@ -42,13 +42,13 @@ class ReadingTime:
         #: At all streams whose frames may stay unread for so long.
         self.looks: Alarms[EventStream] = Alarms(self.pause_s, EventStream.look)
 
-    def exceeded_s(self, unread_s: float) -> float | None:
-        """The limit that ``unread_s`` reaches, if any."""
+    def exceeded_s(self, unread_s: float, has_place: Callable[[], bool]) -> float | None:
+        """The limit that ``unread_s`` reaches, if any; ``has_place``: others could have it."""
         if unread_s < self._crowded_s:
             return None
         if unread_s >= self._max_s:
             return self._max_s
-        return self._crowded_s if self._has_queue() else None
+        return self._crowded_s if has_place() and self._has_queue() else None
 
 
 class EventStream:
@@ -56,7 +56,8 @@ class EventStream:
 
     Nothing is sent before the first frame: until then the answer can still become an error with
     its own status. A look every so often, not one for every frame, ends the work for a client that
-    leaves a frame unread for longer than ``reading_time`` says.
+    leaves a frame unread for longer than ``reading_time`` says. ``has_place`` tells whether its
+    text is still being computed.
     """
 
     def __init__(
@@ -65,11 +66,13 @@ class EventStream:
         watch: ClientWatch,
         counters: Counters,
         reading_time: ReadingTime,
+        has_place: Callable[[], bool],
     ) -> None:
         self._exchange = exchange
         self._watch = watch
         self._counters = counters
         self._reading_time = reading_time
+        self._has_place = has_place
         self._loop = asyncio.get_running_loop()
         self._sending_since_s: float | None = None
 
@@ -98,7 +101,7 @@ class EventStream:
         """Interrupt the work if its client does not read, else look again later."""
         since_s = self._sending_since_s
         unread_s = 0.0 if since_s is None else self._loop.time() - since_s
-        limit_s = self._reading_time.exceeded_s(unread_s)
+        limit_s = self._reading_time.exceeded_s(unread_s, self._has_place)
         if limit_s is None:
             self._reading_time.looks.set(self)
         else:

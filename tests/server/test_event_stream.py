@@ -12,23 +12,27 @@ from tests.support.scripted_backend import ScriptedBackend, chunks
 @pytest.mark.parametrize("has_queue", [False, True])
 def test_a_frame_may_be_unread_for_a_while_whoever_waits(has_queue: bool) -> None:
     time = ReadingTime(30.0, lambda: has_queue)
-    assert time.exceeded_s(CROWDED_UNREAD_S - 0.01) is None
+    assert time.exceeded_s(CROWDED_UNREAD_S - 0.01, lambda: True) is None
 
 
 def test_the_whole_limit_is_for_those_whose_place_nobody_wants() -> None:
     time = ReadingTime(30.0, lambda: False)
-    assert time.exceeded_s(29.9) is None
-    assert time.exceeded_s(30.0) == 30.0
+    assert time.exceeded_s(29.9, lambda: True) is None
+    assert time.exceeded_s(30.0, lambda: True) == 30.0
 
 
 def test_while_others_wait_the_limit_is_short() -> None:
     time = ReadingTime(30.0, lambda: True)
-    assert time.exceeded_s(CROWDED_UNREAD_S) == CROWDED_UNREAD_S
-    assert time.exceeded_s(30.0) == 30.0
+    assert time.exceeded_s(CROWDED_UNREAD_S, lambda: True) == CROWDED_UNREAD_S
+    assert time.exceeded_s(30.0, lambda: True) == 30.0
 
 
 def test_a_shorter_limit_holds_in_any_case() -> None:
-    assert ReadingTime(0.1, lambda: True).exceeded_s(0.1) == 0.1
+    assert ReadingTime(0.1, lambda: True).exceeded_s(0.1, lambda: False) == 0.1
+
+
+def test_who_has_no_place_to_give_has_the_whole_limit() -> None:
+    assert ReadingTime(30.0, lambda: True).exceeded_s(29.9, lambda: False) is None
 
 
 def test_it_is_looked_often_enough_but_does_not_spin() -> None:

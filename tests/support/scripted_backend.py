@@ -42,6 +42,11 @@ class ScriptedStream:
         """How much of the script nobody has asked for."""
         return len(self._script)
 
+    @property
+    def ended(self) -> str | None:
+        """How; None while there is more to play."""
+        return None if self._script else self._finish_reason
+
     def __aiter__(self) -> ScriptedStream:
         return self
 

@@ -178,9 +178,10 @@ def test_those_that_ask_before_their_turn_do_not_keep_it_from_others(
 ) -> None:
     monkeypatch.setattr(reconnects, "HEARD_PER_S", 1)
     link.traffic.of(link.peer).num_bytes += 1
-    for i in range(MAX_LOST):
-        with link.another():
-            link.look(100.0 + i / 10)
+    with contextlib.ExitStack() as lost:
+        for _ in range(MAX_LOST):
+            lost.enter_context(link.another())
+        link.look(100.0)
     with socket.create_connection(link.listener.getsockname()[:2], timeout=5) as early:
         link.look(101.0)  # the bar comes a moment too late for it
         accepted_early, _ = link.listener.accept()
