@@ -47,9 +47,11 @@ def stranger(endpoint: str, identity: bytes = b"stranger") -> Iterator[zmq.Socke
     socket.linger = 5000
     socket.routing_id = identity
     socket.connect(endpoint)
-    yield socket
-    socket.close()
-    context.term()
+    try:
+        yield socket
+    finally:
+        socket.close()
+        context.term()
 
 
 def counted(tree: RunningTree, role: str) -> int:

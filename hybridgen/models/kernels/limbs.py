@@ -39,7 +39,7 @@ def load_limbs(x: tl.tensor, group: tl.tensor, is_inside: tl.tensor, IS_COMPILED
         second = tl.load(x + pair + 8, mask=is_inside[:, None], other=0.0).to(tl.float32)
     top = tl.maximum(_top(first), _top(second), propagate_nan=tl.PropagateNan.ALL)
     bits = tl.minimum(top.to(tl.int32, bitcast=True), _INFINITY)
-    # Rounded up from where the largest would become 2¹⁵ by rounding.
+    # Rounded up a little before the largest would become 2¹⁵ by rounding.
     power = tl.maximum((bits + 0x8000) & _INFINITY, _LEAST)
     scale = power.to(tl.float32, bitcast=True) * _STEP
     factor = (-power + _ONE + _INVERSE_STEP).to(tl.float32, bitcast=True)
