@@ -112,8 +112,8 @@ kill-rings: install-test ## a writer killed 1,000 times at each fault point of i
 
 chaos-all: kill-rings chaos chaos-demo chaos-mixed ## all of these; tables in chaos-report/**/chaos.md
 
-loads: install-test ## overload, a storm of cancels, long prompts among short ones, on the mock engine
-	$(BIN)/python -m tools.loads --only overload,cancels,long
+loads: install-test ## overload, a storm of cancels, long prompts among short ones, readers that never read, on the mock engine
+	$(BIN)/python -m tools.loads --only overload,cancels,long,never-reading
 
 steady: install-test ## 200 streams of 20 tokens a second for 10 minutes
 	$(BIN)/python -m tools.bench_http --only load --seconds 600

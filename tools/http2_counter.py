@@ -117,10 +117,10 @@ class Http2Counter:
                 steps.append([])
         return steps[1:-1]  # the first and the last may be cut
 
-    def gaps_s(self) -> list[float]:
-        """From one frame of data to the next of the same stream, all of them."""
+    def gaps_s(self, since_s: float = 0.0) -> list[float]:
+        """From one frame of data to the next of the same stream, all that begin after that."""
         pairs = (itertools.pairwise(times) for times in self._arrived_s.values())
-        return [later - earlier for earlier, later in itertools.chain.from_iterable(pairs)]
+        return [b - a for a, b in itertools.chain.from_iterable(pairs) if a >= since_s]
 
     def first_s(self) -> float:
         """When the first data came."""

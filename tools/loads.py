@@ -48,8 +48,8 @@ NUM_KNOWN = 8
 LONG_TOKENS, NUM_LONG = 30_000, 2
 NUM_SHORT, SHORT_TOKENS = 16, 16
 #: Beside the readers that take so many bytes and no more.
-NUM_READ, READ_STEP_US = 16, 46_000
-UNREAD_WINDOW, UNREAD_S = 16 * 1024, 2.0
+NUM_READ, READ_STEP_US = 16, 25_000
+UNREAD_WINDOW, UNREAD_S = 64 * 1024, 2.0
 NUM_SOAK, SOAK_LOOK_S = 32, 5.0
 
 
@@ -271,6 +271,8 @@ def never_reading(seconds: float) -> None:
         readers = SlowReaders(port, UNREAD_WINDOW)
         thread = threading.Thread(target=readers.run)
         thread.start()
+        while scraped(port, "hybridgen_requests_running") < NUM_SLOW:
+            time.sleep(0.05)  # what prompts cost is another load
         beside_s, grown = pauses_s(port, num_tokens), gateway.memory_info().rss - rss
         num_cancelled = scraped(port, "hybridgen_http_disconnects_total")
         readers.stop()
@@ -285,11 +287,11 @@ def never_reading(seconds: float) -> None:
 
 
 def pauses_s(port: int, num_tokens: int) -> list[float]:
-    """Seconds between two tokens of a stream, of all streams."""
+    """Seconds between two tokens of a stream, of all streams, once all have begun."""
     with Http2Counter(port, is_timing=True) as counter:
         counter.ask(CHAT, [chat_body(num_tokens, stream=True)] * NUM_READ)
         counter.wait()
-        return counter.gaps_s()
+        return counter.gaps_s(counter.steady_span_s()[0])
 
 
 def scraped(port: int, name: str) -> float:
