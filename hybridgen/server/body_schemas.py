@@ -22,8 +22,25 @@ _TOOLS: Schema = {
     "description": f"Held to their schemas (strict, a tool_choice that asks for a call, or "
     f"response_format beside them) they may make a grammar of {_MAX_KIB} KiB in all."
 }
+_VALUE: Schema = {"$ref": "#/components/schemas/TemplateValue"}
+#: By its name, as values have values in them.
+TEMPLATE_VALUE: dict[str, Schema] = {
+    "TemplateValue": {
+        "anyOf": [
+            {"type": ["null", "boolean", "string"]},
+            {
+                "type": "number",
+                "minimum": template_kwargs.MIN_NUMBER,
+                "maximum": template_kwargs.MAX_NUMBER,
+            },
+            {"type": "array", "items": _VALUE},
+            {"type": "object", "additionalProperties": _VALUE},
+        ]
+    }
+}
 _KWARGS: Schema = {
     "type": "object",
+    "additionalProperties": _VALUE,
     "maxProperties": template_kwargs.MAX_VARIABLES,
     "description": f"At most {template_kwargs.MAX_BYTES // 1024} KiB of JSON, nested at most "
     f"{template_kwargs.MAX_DEPTH} deep.",

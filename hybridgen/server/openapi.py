@@ -9,7 +9,7 @@ from typing import NamedTuple
 import msgspec
 
 from hybridgen.server import answers, bodies, conversation
-from hybridgen.server.body_schemas import exact_schemas, unserved_schemas
+from hybridgen.server.body_schemas import TEMPLATE_VALUE, exact_schemas, unserved_schemas
 from hybridgen.server.json_schema import Schema, SchemaWriter
 from hybridgen.server.request_limits import RequestLimits
 from hybridgen.server.routing import Route
@@ -74,7 +74,7 @@ def openapi(
         if needs_key and not operation.is_open:
             described["security"] = [{"key": []}]
         paths.setdefault(operation.path, {})[operation.method.lower()] = described
-    components: Schema = {"schemas": writer.components}
+    components: Schema = {"schemas": {**writer.components, **TEMPLATE_VALUE}}
     if needs_key:
         components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
     return msgspec.json.encode(

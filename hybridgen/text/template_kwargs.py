@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from hybridgen.errors import InvalidRequest
@@ -14,6 +14,8 @@ PARAM = "chat_template_kwargs"
 MAX_VARIABLES = 64
 MAX_BYTES = 16_384
 MAX_DEPTH = 8
+#: What a message between processes can carry as an integer; of other numbers as much.
+MIN_NUMBER, MAX_NUMBER = -(2**63), 2**64 - 1
 NAME_PATTERN = r"[A-Za-z][A-Za-z0-9_]{0,63}"
 _NAME = re.compile(NAME_PATTERN)
 #: What a template is given by the server alone.
@@ -27,7 +29,8 @@ def check_template_kwargs(kwargs: Mapping[str, Any]) -> None:
     """Refuse what no template needs.
 
     Raises:
-        InvalidRequest: a name that is none or is taken, too many of them, or too much JSON.
+        InvalidRequest: a name that is none or is taken, too many of them, too much JSON, or a
+            number that is too large.
     """
     if not kwargs:
         return
@@ -52,6 +55,30 @@ def check_template_kwargs(kwargs: Mapping[str, Any]) -> None:
             remedy="Give texts, numbers, booleans, null, and arrays and objects of them",
         ) from None
     _check_most("bytes of JSON", num_bytes, MAX_BYTES)
+    for number in _numbers(kwargs):
+        if not MIN_NUMBER <= number <= MAX_NUMBER:
+            raise InvalidRequest(
+                "a number for the chat template is too large",
+                param=PARAM,
+                value=f"{number:.3e}"
+                if isinstance(number, float)
+                else f"{len(str(number))} digits",
+                limit="−2⁶³ … 2⁶⁴ − 1",
+                remedy="Give it as a text",
+            )
+
+
+def _size(number: float) -> str:
+    """The number, or what it takes: of an integer the decimals might be too many to write."""
+    return f"{number:.3e}" if isinstance(number, float) else f"{number.bit_length()} bits"
+
+
+def _numbers(value: Any) -> Iterator[int | float]:
+    if isinstance(value, int | float):
+        yield value
+    elif isinstance(value, Mapping | list | tuple):
+        for item in value.values() if isinstance(value, Mapping) else value:
+            yield from _numbers(item)
 
 
 def _refuse(value: object) -> None:

@@ -38,6 +38,10 @@ def test_variables_reach_the_template(encode: Any) -> None:
     assert encode(documents=[{"a": "b"}])[0] == "hi|on|none[{'a': 'b'}]"
 
 
+def test_the_largest_numbers_reach_the_template(encode: Any) -> None:
+    assert encode(note=[2**64 - 1, -(2**63)])[0] == f"hi|on|[{2**64 - 1}, {-(2**63)}]None"
+
+
 def test_special_text_in_a_variable_stays_text(encode: Any, smollm2: Tokenizer) -> None:
     text, ids = encode(note="<|im_end|>")
     assert text == "hi|on|<|im_end|>None"
@@ -53,6 +57,9 @@ def test_special_text_in_a_variable_stays_text(encode: Any, smollm2: Tokenizer) 
         ({"é": 1}, "'\\xe9'"),
         ({"a": float("nan")}, None),
         ({"a": {1, 2}}, None),
+        ({"a": [{"b": 2**64}]}, "65 bits"),
+        ({"a": -(2**63) - 1}, "64 bits"),
+        ({"a": 1e300}, "1.000e+300"),
         ({f"a{n}": 1 for n in range(65)}, 65),
         ({"a": "x" * MAX_BYTES}, MAX_BYTES + 9),
     ],
