@@ -7,7 +7,6 @@ from typing import Annotated, Any
 
 import msgspec
 
-from hybridgen.client.order import checked_prompt
 from hybridgen.errors import InvalidRequest
 from hybridgen.request import ChatMessage, ChatPrompt, Prompt
 from hybridgen.server.json_body import shown
@@ -91,8 +90,7 @@ def as_conversation(
     check_template_kwargs(template_kwargs or {})
     prompt = ChatPrompt(turns, [*tools], template_kwargs or {})
     check_texts(texts_of(prompt), "messages", limits)
-    # JSON knows integers that no message between processes can carry; texts hold none.
-    return checked_prompt(prompt) if prompt.tools or prompt.template_kwargs else prompt
+    return prompt
 
 
 def _turn(message: Message, place: str) -> ChatMessage:

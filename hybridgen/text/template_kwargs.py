@@ -60,9 +60,7 @@ def check_template_kwargs(kwargs: Mapping[str, Any]) -> None:
             raise InvalidRequest(
                 "a number for the chat template is too large",
                 param=PARAM,
-                value=f"{number:.3e}"
-                if isinstance(number, float)
-                else f"{len(str(number))} digits",
+                value=_size(number),
                 limit="−2⁶³ … 2⁶⁴ − 1",
                 remedy="Give it as a text",
             )

@@ -161,5 +161,5 @@ def test_the_number_of_messages_is_bounded() -> None:
 
 def test_what_no_message_can_carry_is_refused_here() -> None:
     messages = [Message(role="user", content="Hi")]
-    with pytest.raises(InvalidRequest, match="cannot be sent"):
+    with pytest.raises(InvalidRequest, match="too large"):
         as_conversation(messages, RequestLimits(), template_kwargs={"count": 2**70})
