@@ -8,6 +8,7 @@ SentencePiece {piece 1, score 2, type 3}.
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Collection, Iterator
 from typing import NamedTuple
@@ -73,10 +74,19 @@ def _parse_piece(data: bytes) -> tuple[str, float, int]:
             except UnicodeDecodeError:
                 raise _malformed("a piece is not UTF-8") from None
         elif number == 2 and isinstance(value, bytes):
-            (score,) = struct.unpack("<f", value)
+            score = _score(value)
         elif number == 3 and isinstance(value, int):
             kind = value
     return piece, score, kind
+
+
+def _score(value: bytes) -> float:
+    if len(value) != _FIXED_BYTES[_FIXED32]:
+        raise _malformed("a score is no float")
+    score: float = struct.unpack("<f", value)[0]
+    if not math.isfinite(score):
+        raise _malformed("a score is no number")
+    return score
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:

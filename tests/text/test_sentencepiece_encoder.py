@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import math
 import re
+import struct
 from pathlib import Path
 
 import pytest
@@ -141,6 +143,21 @@ def test_pieces_made_control_leave_the_rest_of_a_model_alone(
 def test_garbage_is_a_bad_model_file(data: bytes) -> None:
     with pytest.raises(BadModelFile):
         parse_model(data[:1] + b"\xff" + data)
+
+
+@pytest.mark.parametrize(
+    "score",
+    [
+        b"\x11" + struct.pack("<d", 1.0),
+        b"\x12\x01x",
+        b"\x15" + struct.pack("<f", math.nan),
+        b"\x15" + struct.pack("<f", -math.inf),
+    ],
+)
+def test_a_score_that_is_no_number_is_a_bad_model_file(score: bytes) -> None:
+    piece = b"\x0a\x01a" + score
+    with pytest.raises(BadModelFile, match="score"):
+        parse_model(b"\x0a" + bytes([len(piece)]) + piece)
 
 
 def test_truncated_file_is_a_bad_model_file(sentencepiece_file: Path, tmp_path: Path) -> None:
