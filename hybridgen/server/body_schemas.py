@@ -140,9 +140,13 @@ _MESSAGES: dict[str, Schema] = {
 
 
 def _texts_or_messages() -> list[Schema]:
-    """Exactly one of the two."""
+    """Exactly one of the two; a text goes through no template."""
+    no_template: Schema = {
+        "tools": {"enum": [None, []]},
+        "chat_template_kwargs": {"enum": [None, {}]},
+    }
     return [
-        {"required": ["prompt"], "properties": {"prompt": _TEXT, "messages": _NULL}},
+        {"required": ["prompt"], "properties": {"prompt": _TEXT, "messages": _NULL, **no_template}},
         {"required": ["messages"], "properties": {"messages": {"type": "array"}, "prompt": _NULL}},
     ]
 

@@ -119,9 +119,19 @@ def read_tokenize(body: bytes, limits: RequestLimits) -> TokenizeOrder:
         offered = as_tools(wanted.tools or [])
         prompt = as_conversation(wanted.messages, limits, offered, wanted.chat_template_kwargs)
     else:
+        _refuse_beside_text(wanted)
         prompt = _text_prompt(wanted.prompt, "prompt", limits)
     check_keys(body, limits.max_depth)
     return TokenizeOrder(wanted.model, prompt)
+
+
+def _refuse_beside_text(wanted: TokenizeBody) -> None:
+    """What a chat template is given says nothing about a text that goes through none."""
+    for key in ("tools", "chat_template_kwargs"):
+        if getattr(wanted, key):
+            raise InvalidRequest(
+                f"{key} goes with messages", param=key, remedy="Leave it out, or give messages"
+            )
 
 
 def read_detokenize(body: bytes, limits: RequestLimits) -> DetokenizeOrder:

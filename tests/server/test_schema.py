@@ -325,6 +325,8 @@ def test_tokenize_takes_a_text_or_messages() -> None:
         (b'{"messages":[]}', "messages"),
         (b'{"prompt":"a","add_special_tokens":false}', "add_special_tokens"),
         (b'{"prompt":"a","prompt":"a"}', "prompt"),
+        (b'{"prompt":"a","tools":[{"type":"function","function":{"name":"f"}}]}', "tools"),
+        (b'{"prompt":"a","chat_template_kwargs":{"a":1}}', "chat_template_kwargs"),
     ],
 )
 def test_tokenize_refuses_by_name(body: bytes, param: str) -> None:
