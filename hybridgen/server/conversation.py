@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import msgspec
 
 from hybridgen.errors import InvalidRequest
-from hybridgen.request import ChatMessage, ChatPrompt, Prompt
+from hybridgen.request import ChatMessage, ChatPrompt
 from hybridgen.server.json_body import shown
 from hybridgen.server.prompt_size import check_texts
 from hybridgen.server.request_limits import RequestLimits
@@ -70,7 +70,7 @@ def as_conversation(
     limits: RequestLimits,
     tools: Sequence[Tool] = (),
     template_kwargs: dict[str, Any] | None = None,
-) -> Prompt:
+) -> ChatPrompt:
     """The prompt that these messages make, and the tools that may be called.
 
     Raises:

@@ -66,7 +66,8 @@ class _Lost(msgspec.Struct):
     def add(self, now_s: float) -> None:
         """One more."""
         quiet_s = now_s - self.last_s
-        self.num, self.last_s = max(0.0, self.num - LOST_PER_S * quiet_s) + 1, now_s
+        left = max(0.0, self.num - LOST_PER_S * quiet_s)
+        self.num, self.last_s = min(left + 1, MAX_LOST), now_s
         self.is_barred = self.num >= MAX_LOST or (self.is_barred and quiet_s <= MEMORY_S)
 
 

@@ -14,7 +14,9 @@ marks are taken out again, and the next way of marking is tried:
 3. Guards on special texts that are whole, or cut off by a message's end: for templates that search
    in messages, for ``</think>``, say.
 
-When even that changes what the template does, the request is refused.
+When even that changes what the template does, the request is refused. What none of them can tell
+is a template that writes, of its own, just the special text that a message consists of, and does so
+only for messages of that length: it renders alike and is believed.
 """
 
 from __future__ import annotations

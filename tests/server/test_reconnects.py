@@ -76,6 +76,12 @@ def test_who_goes_on_stays_barred() -> None:
     assert reconnects.barred(112.1) == frozenset()
 
 
+def test_a_long_attack_is_forgotten_as_soon_as_a_short_one() -> None:
+    reconnects = after(1000 * MAX_LOST)
+    reconnects.lost([HERE], 100.1 + MEMORY_S)
+    assert reconnects.barred(100.1 + MEMORY_S) == frozenset()
+
+
 def test_probes_at_a_steady_pace_do_no_harm() -> None:
     reconnects = Reconnects()
     for i in range(1000):
