@@ -41,18 +41,10 @@ class RequestTimes(NamedTuple):
 
     def stage_seconds(self) -> dict[str, float]:
         """Stage → seconds spent in it, only of stages that were gone through."""
-        before_s, after_s = self.seated_s - self.arrival_s, self.joined_s - self.encoded_s
-        if math.isnan(before_s) or math.isnan(after_s):
-            queue_s = after_s if math.isnan(before_s) else before_s
-        else:
-            queue_s = before_s + after_s
-        spans = (
-            ("queue", queue_s),
-            ("tokenize", self.encoded_s - self.seated_s),
-            ("prefill", self.prefilled_s - self.joined_s),
-            ("decode", self.final_s - self.prefilled_s),
-        )
-        return {stage: seconds for stage, seconds in spans if not math.isnan(seconds)}
+        return {
+            stage: sum(end_s - begin_s for begin_s, end_s in pairs)
+            for stage, pairs in self.stages().items()
+        }
 
     @property
     def total_s(self) -> float:
