@@ -24,8 +24,8 @@ Network = bytes
 
 #: So many at once that were seen and ended without a request bar their network, or this many a
 #: second: probes of a load balancer, which come from where its requests come from, are fewer.
-MAX_LOST = 6
-LOST_PER_S = 2.0
+MAX_LOST = 3
+LOST_PER_S = 1.0
 #: Whoever is barred is let in again after so long without one: barred, attackers are slow.
 MEMORY_S = 3.0
 #: Of one network so many connections are heard a second.
