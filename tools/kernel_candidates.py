@@ -20,6 +20,8 @@ _LIMB_TILES = (
 )  # fmt: skip
 #: Shared memory of a program, a little below the 232,448 there are: Triton adds to the estimate.
 MAX_SHARED_BYTES = 225_000
+#: Registers of a thread for the first tile of weights.
+_MAX_HELD = 64
 #: Columns that programs ask for early: in the first round, and in the second for the best.
 FIRST_AHEAD = 512
 MORE_AHEAD = {
@@ -68,6 +70,10 @@ def linear_candidates(shape: LinearShape, batch: int, *, has_norm: bool) -> Iter
         yield choice
         if has_norm and block_b <= 32:
             yield choice._replace(fuses_norm=True)
+        tile = choice.block_n * (2 if shape.is_gated else 1)
+        held = tile * choice.block_k * shape.weight_bits // (32 * 32 * choice.num_warps)
+        if held <= _MAX_HELD and choice.num_stages <= 4 and block_b <= 32:
+            yield choice._replace(is_early=True, ahead=0)
 
 
 def _dot_candidates(shape: LinearShape, block_b: int) -> Iterator[LinearChoice]:

@@ -2,10 +2,10 @@
 
 They should be those of an undisturbed run. On a device they need not be, bit for bit: the order in
 which it sums depends on how many rows a product has, and what was generated before a death is
-computed again as a prompt. So where two texts part, the model is asked for the token at that place:
-both must be among its two likeliest, and nearly as likely. Behind that place texts have nothing to
-be compared with; there, a little after each kill, the model is asked for the token that follows the
-text so far. A row that had lost, doubled or mixed up anything would be far from its answers.
+computed again as a prompt. So where two texts part, the model is asked for the token there: both
+must be among its likeliest, and nearly as likely as the first. Behind that place texts have nothing
+to be compared with; there, a little after each kill, the model is asked for the token that follows
+the text so far. A row that had lost, doubled or mixed up anything would be far from its answers.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ MAX_GAP = 0.5
 BEHIND = 8
 #: Most places at which one text is looked at.
 MAX_PLACES = 6
-_ASKING = SamplingParams(temperature=0.0, max_tokens=1, ignore_eos=True, logprobs=2)
+#: Several tokens can be nearly as likely: weights drawn at random have no favourites.
+NUM_LIKELIEST = 20
+_ASKING = SamplingParams(temperature=0.0, max_tokens=1, ignore_eos=True, logprobs=NUM_LIKELIEST)
 
 
 class Question(NamedTuple):
@@ -38,7 +40,7 @@ class Answer(NamedTuple):
     is_first: bool
     """All that was expected is the likeliest token."""
     gap: float
-    """From the likeliest to the least likely that was expected; infinite: not one of two."""
+    """From the likeliest to the least likely that was expected; infinite: not among them."""
 
 
 async def check_texts(

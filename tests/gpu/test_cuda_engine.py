@@ -43,8 +43,9 @@ SHAPES = {
     "d96": {"head_dim": 96, "num_heads": 4, "num_kv_heads": 1, "has_qkv_bias": True},
     "bias": {"head_dim": 64, "num_heads": 4, "num_kv_heads": 4, "has_output_bias": True,
              "has_mlp_bias": True, "is_embedding_tied": False},
+    # A cap far below the logits would leave only those near zero, with the roundings of the large.
     "gemma2": {**GEMMA2, "head_dim": 256, "num_heads": 4, "num_kv_heads": 2,
-               "attention_scale": 0.0625},
+               "attention_scale": 0.0625, "logit_softcap": 300.0},
     "gemma3": {**GEMMA3, "head_dim": 64, "num_heads": 4, "num_kv_heads": 1},
     "partial": {"head_dim": 96, "num_heads": 4, "num_kv_heads": 2, "rotary_dim": 64,
                 "has_qk_norm": True, "layer_windows": [30, 30]},

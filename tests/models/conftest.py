@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+import torch
 
 from hybridgen.models import _native
 from hybridgen.models.compute_pool import ComputePool
@@ -17,6 +18,12 @@ def _variants() -> list[str]:
             continue
     _native.select_kernels(None)
     return found
+
+
+@pytest.fixture(autouse=True)
+def draws() -> None:
+    """The same random numbers, whichever tests ran before."""
+    torch.manual_seed(0)
 
 
 @pytest.fixture(params=_variants())

@@ -12,8 +12,8 @@ import triton
 import triton.language as tl
 
 from hybridgen.models.kernels.attention_merge import merge_shares
-from hybridgen.models.kernels.attention_tile import fetch_blocks, hold, load_tile
-from hybridgen.models.kernels.producer import release_consumers, wait_for_producer
+from hybridgen.models.kernels.attention_tile import fetch_blocks, load_tile
+from hybridgen.models.kernels.producer import hold, release_consumers, wait_for_producer
 from hybridgen.models.kernels.soft_cap import soft_cap
 
 
@@ -151,13 +151,11 @@ def decode_attention_kernel(
         tl.store(key_base + place, key, mask=is_dim)
         tl.store(value_base + place, value, mask=is_dim)
     asked = query.to(keys.dtype.element_ty) if USE_DOT else query
-    if IS_EARLY:
-        first_key = hold(first_key, IS_CHAINED and IS_COMPILED)
-        first_value = hold(first_value, IS_CHAINED and IS_COMPILED)
     peak, mass, total = _attend(
         asked, peak, mass, total, first_key, first_value, key_base, value_base, table,
         begin, first, end, block_stride, position_stride, cap,
-        HEAD_DIM, BLOCK_D, BLOCK_SIZE, BLOCK_T, STAGES, USE_DOT, IS_EARLY, IS_COMPILED,
+        HEAD_DIM, BLOCK_D, BLOCK_SIZE, BLOCK_T, STAGES, USE_DOT, IS_EARLY,
+        IS_CHAINED and IS_COMPILED, IS_COMPILED,
     )  # fmt: skip
     if num_splits == 1:
         tl.store(outs, (total * (1.0 / mass)[:, None]).to(out.dtype.element_ty), mask=cell)
@@ -239,12 +237,14 @@ def _attend(
     STAGES: tl.constexpr,
     USE_DOT: tl.constexpr,
     IS_EARLY: tl.constexpr,
+    IS_HELD: tl.constexpr,
     IS_COMPILED: tl.constexpr,
 ):
     """Add the positions from begin to end to peaks, masses [G] and sums [G, BLOCK_D].
 
     Without the matrix units there is one query head, and BLOCK_T online softmaxes side by side,
     which nothing joins before the end: so no round has a reduction over positions, and no barrier.
+    A tile that was read early (``key0``, ``value0``) comes last: no round waits for it.
     """
     if USE_DOT:
         tops = peak
@@ -256,10 +256,7 @@ def _attend(
         sums = tl.zeros([BLOCK_T, BLOCK_D], tl.float32)
     later = begin
     if IS_EARLY:
-        tops, shares, sums = _weigh(
-            query, key0, value0, tops, shares, sums, begin, first, end, cap, BLOCK_T, USE_DOT
-        )
-        later = begin + BLOCK_T
+        later += BLOCK_T
     for start in tl.range(later, end, BLOCK_T, num_stages=STAGES):
         key, value = load_tile(
             keys, values, table, start, first, end, block_stride, position_stride,
@@ -268,8 +265,27 @@ def _attend(
         tops, shares, sums = _weigh(
             query, key, value, tops, shares, sums, start, first, end, cap, BLOCK_T, USE_DOT
         )
+    if IS_EARLY:  # last, so that the pipeline did not have to wait for it
+        key0 = hold(key0, IS_HELD)
+        value0 = hold(value0, IS_HELD)
+        tops, shares, sums = _weigh(
+            query, key0, value0, tops, shares, sums, begin, first, end, cap, BLOCK_T, USE_DOT
+        )
     if USE_DOT:
         return tops, shares, sums
+    return _join(peak, mass, total, tops, shares, sums)
+
+
+@triton.jit
+def _join(
+    peak: tl.tensor,
+    mass: tl.tensor,
+    total: tl.tensor,
+    tops: tl.tensor,
+    shares: tl.tensor,
+    sums: tl.tensor,
+):
+    """One softmax of BLOCK_T that stood side by side, and of what there was before."""
     top = tl.maximum(peak, tl.max(tops, 0))
     fade = tl.exp2(peak - top)
     weight = tl.exp2(tops - top)

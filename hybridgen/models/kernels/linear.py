@@ -224,7 +224,8 @@ def _by_dot(
         IS_GATED=shape.is_gated, IS_GELU=weights.is_gelu,
         IS_EVEN=shape.size % choice.block_k == 0, SPLITS=choice.splits,
         BLOCK_N=choice.block_n, BLOCK_K=choice.block_k, BLOCK_B=choice.block_b,
-        IS_CHAINED=is_chained,
+        IS_EARLY=choice.is_early,
+        IS_CHAINED=is_chained, IS_COMPILED=not triton.knobs.runtime.interpret,
         num_warps=choice.num_warps, num_stages=choice.num_stages, launch_pdl=is_chained,
     )  # fmt: skip
 

@@ -34,6 +34,8 @@ class LinearChoice(NamedTuple):
         unroll: iterations in a row ("gemv").
         fuses_norm: a norm before the product is made in the same kernel.
         ahead: columns of its weights that a program asks for before it waits for x (the same).
+        is_early: the first ``block_k`` columns are even read before ("dot"); ``ahead`` counts from
+            there on.
     """
 
     form: LinearForm
@@ -46,6 +48,7 @@ class LinearChoice(NamedTuple):
     unroll: int = 1
     fuses_norm: bool = False
     ahead: int = 0
+    is_early: bool = False
 
 
 class LinearShape(NamedTuple):

@@ -42,6 +42,20 @@ def wait_for_producer(IS_CHAINED: tl.constexpr):
 
 
 @triton.jit
+def hold(tile: tl.tensor, IS_HELD: tl.constexpr):
+    """The same 16-bit tile, which the compiler must not touch before this point.
+
+    Else it would bring a tile into another layout as soon as it has been asked for, and nothing
+    behind could be asked for before it has come. Costs no instruction.
+    """
+    if IS_HELD and tile.dtype.primitive_bitwidth == 16:
+        return tl.inline_asm_elementwise(
+            "mov.b32 $0, $1;", "=r,r", [tile], dtype=tile.dtype, is_pure=False, pack=2
+        )
+    return tile
+
+
+@triton.jit
 def fetch_ahead(
     rows: tl.tensor, num_columns: tl.tensor, NUM_ROWS: tl.constexpr, IS_CHAINED: tl.constexpr
 ):

@@ -6,7 +6,12 @@ import triton
 import triton.language as tl
 
 from hybridgen.models.kernels.activation import activate
-from hybridgen.models.kernels.producer import fetch_ahead, release_consumers, wait_for_producer
+from hybridgen.models.kernels.producer import (
+    fetch_ahead,
+    hold,
+    release_consumers,
+    wait_for_producer,
+)
 from hybridgen.models.kernels.soft_cap import soft_cap
 
 
@@ -37,19 +42,23 @@ def split_dot_kernel(
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
     BLOCK_B: tl.constexpr,
+    IS_EARLY: tl.constexpr,
     IS_CHAINED: tl.constexpr,
+    IS_COMPILED: tl.constexpr,
 ):
     """One program makes the share of one split in BLOCK_N columns for BLOCK_B tokens.
 
     Grid (tiles of rows, SPLITS, blocks of tokens). x [num_tokens, size]; weight [num_rows, size]
     (gated: [2 num_rows, size], gates first); out, residual [num_tokens, num_rows]. The weights are
     the left operand: their many rows fill the matrix unit, and the few tokens are its narrow side.
-    Before it waits for x, a program asks for the first ``ahead`` columns of its weights.
+    Before it waits for x, a program reads its first tile of weights (IS_EARLY), and asks for the
+    ``ahead`` columns behind.
     With ``norm`` [size], x is multiplied by it on its way to the matrix unit, and the sums by the
     inverse root mean square of x, which each program finds for its share in the same pass.
     With splits, the program that comes last at ``counters`` adds the partial sums in the order of
     the splits, so that the result does not depend on who was last; it leaves the counter at zero.
     """
+    IS_HELD: tl.constexpr = IS_CHAINED and IS_COMPILED
     tile = tl.program_id(0)
     split = tl.program_id(1)
     n = tile * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -63,30 +72,43 @@ def split_dot_kernel(
     ups = gates + tl.cast(num_rows, tl.int64) * size  # a single row is no tensor
     release_consumers(IS_CHAINED)
     if IS_EVEN and ahead > 0:
-        wanted = tl.minimum(ahead, end - begin)
-        fetch_ahead(gates + begin, wanted, BLOCK_N, IS_CHAINED)
+        fetched = begin + (BLOCK_K if IS_EARLY else 0)
+        wanted = tl.minimum(ahead, end - fetched)
+        fetch_ahead(gates + fetched, wanted, BLOCK_N, IS_CHAINED)
         if IS_GATED:
-            fetch_ahead(ups + begin, wanted, BLOCK_N, IS_CHAINED)
+            fetch_ahead(ups + fetched, wanted, BLOCK_N, IS_CHAINED)
+    if IS_EARLY:
+        first = begin + tl.arange(0, BLOCK_K)
+        first_w = load_weights(gates[:, None] + first[None, :], first, end, False)
+        if IS_GATED:
+            first_u = load_weights(ups[:, None] + first[None, :], first, end, False)
     wait_for_producer(IS_CHAINED)
     total = tl.zeros([BLOCK_N, BLOCK_B], tl.float32)
     up_total = tl.zeros([BLOCK_N, BLOCK_B], tl.float32)
     squares = tl.zeros([BLOCK_K // 8, BLOCK_B], tl.float32)
     x_rows = x + token.to(tl.int64) * x_stride
-    for start in range(begin, end, BLOCK_K):
+    later = begin
+    if IS_EARLY:
+        is_first = is_token[None, :] & (first < end)[:, None]
+        first_value = tl.load(x_rows[None, :] + first[:, None], mask=is_first, other=0.0)
+        later += BLOCK_K
+    for start in range(later, end, BLOCK_K):
         k = start + tl.arange(0, BLOCK_K)
         is_inside = is_token[None, :] if IS_EVEN else (k < size)[:, None] & is_token[None, :]
         value = tl.load(x_rows[None, :] + k[:, None], mask=is_inside, other=0.0)
-        if norm is not None:
-            factor = tl.load(norm + k, mask=k < size, other=0.0).to(tl.float32)
-            wide = value.to(tl.float32)
-            # Eight columns are one thread's, so that nothing is exchanged in here.
-            squares += tl.sum(tl.reshape(wide * wide, [BLOCK_K // 8, 8, BLOCK_B]), 1)
-            value = (wide * factor[:, None]).to(value.dtype)
+        value, squares = _weighted(value, k, norm, size, squares, BLOCK_K, BLOCK_B)
         w = load_weights(gates[:, None] + k[None, :], k, size, IS_EVEN)
         total = tl.dot(w.to(value.dtype), value, total, input_precision="ieee")
         if IS_GATED:
             u = load_weights(ups[:, None] + k[None, :], k, size, IS_EVEN)
             up_total = tl.dot(u.to(value.dtype), value, up_total, input_precision="ieee")
+    if IS_EARLY:  # last, so that the pipeline did not have to wait for it
+        value, squares = _weighted(first_value, first, norm, size, squares, BLOCK_K, BLOCK_B)
+        first_w = hold(first_w, IS_HELD).to(value.dtype)
+        total = tl.dot(first_w, value, total, input_precision="ieee")
+        if IS_GATED:
+            first_u = hold(first_u, IS_HELD).to(value.dtype)
+            up_total = tl.dot(first_u, value, up_total, input_precision="ieee")
     # What follows the sums is asked for before the sums of other splits: one wait, not two.
     is_stored = is_token[:, None] & (n < num_rows)[None, :]
     cell = token.to(tl.int64)[:, None], n[None, :]
@@ -112,6 +134,26 @@ def split_dot_kernel(
         result += addend.to(tl.float32)
     result = result.to(out.dtype.element_ty)
     tl.store(out + cell[0] * out_stride + cell[1], result, mask=is_stored)
+
+
+@triton.jit
+def _weighted(
+    value: tl.tensor,
+    k: tl.tensor,
+    norm: tl.tensor,
+    size: tl.tensor,
+    squares: tl.tensor,
+    BLOCK_K: tl.constexpr,
+    BLOCK_B: tl.constexpr,
+):
+    """Columns k of x [BLOCK_K, BLOCK_B] times the norm's weights, and their squares added up."""
+    if norm is not None:
+        factor = tl.load(norm + k, mask=k < size, other=0.0).to(tl.float32)
+        wide = value.to(tl.float32)
+        # Eight columns are one thread's, so that nothing is exchanged in here.
+        squares += tl.sum(tl.reshape(wide * wide, [BLOCK_K // 8, 8, BLOCK_B]), 1)
+        value = (wide * factor[:, None]).to(value.dtype)
+    return value, squares
 
 
 @triton.jit

@@ -16,6 +16,7 @@ GEMV = LinearChoice("gemv", block_n=4, block_k=32, fuses_norm=True)
 DOT = LinearChoice("dot", block_n=16, block_k=32, block_b=16)
 SPLIT = DOT._replace(splits=3)
 NORMED = SPLIT._replace(fuses_norm=True)
+EARLY = NORMED._replace(is_early=True)
 LIBRARY = LinearChoice("library")
 
 
@@ -60,6 +61,7 @@ def operands(
         (GEMV._replace(block_n=1, num_stages=3), 1),
         (DOT, 3),
         (SPLIT, 5),
+        (EARLY, 5),
         (DOT, 17),
         (DOT._replace(fuses_norm=True), 17),
         (NORMED, 5),
@@ -78,7 +80,7 @@ def test_a_product_with_all_that_may_follow_equals_the_oracle(
 
 @pytest.mark.parametrize(
     ("choice", "num_tokens"),
-    [(GEMV, 1), (DOT, 3), (SPLIT, 3), (NORMED, 3), (LIBRARY, 3)],
+    [(GEMV, 1), (DOT, 3), (SPLIT, 3), (NORMED, 3), (EARLY, 3), (LIBRARY, 3)],
 )
 @pytest.mark.parametrize("is_gelu", [False, True])
 def test_a_gated_product_equals_the_oracle(
@@ -117,7 +119,9 @@ def test_a_norm_may_follow_the_product(
     assert relative_error(run(choice, x, weights), alone) < 1e-6
 
 
-@pytest.mark.parametrize(("choice", "num_tokens"), [(GEMV, 1), (DOT, 3), (SPLIT, 3), (LIBRARY, 3)])
+@pytest.mark.parametrize(
+    ("choice", "num_tokens"), [(GEMV, 1), (DOT, 3), (SPLIT, 3), (EARLY, 3), (LIBRARY, 3)]
+)
 @pytest.mark.parametrize("is_gated", [False, True])
 def test_int8_weights_are_scaled_by_row(
     choice: LinearChoice, num_tokens: int, is_gated: bool
@@ -184,7 +188,7 @@ def test_a_norm_of_large_halves_is_not_made_on_the_way_to_the_product() -> None:
     assert relative_error(out, product(x, weight, norm=norm)) < 1e-3
 
 
-@pytest.mark.parametrize("choice", [DOT, SPLIT, LIBRARY])
+@pytest.mark.parametrize("choice", [DOT, SPLIT, EARLY, LIBRARY])
 def test_the_residual_may_be_the_result(choice: LinearChoice) -> None:
     x, weight = operands(2)
     residual = torch.randn(2, 22)
