@@ -15,7 +15,7 @@ Read top to bottom, the file is the life of a request::
     detokenizer  → coscheduler   TextFinished · ReaderLost
     any worker   ↔ coscheduler   AttachWorker → WorkerAttached · CheckLink → LinkChecked
     supervisor   → coscheduler   WorkerDied → DeathNoted · DrainTree → TreeDrained
-    supervisor   ↔ its child     WorkerSpec · ReplaceRing · DrainWorker
+    supervisor   ↔ its child     StandBy · WorkerSpec · ReplaceRing · DrainWorker
                                  LoadProgress · WorkerReady · WorkerFailed
     admin client ↔ supervisor    ListProcesses → ProcessList · StopTree → StopAccepted
 
@@ -432,8 +432,18 @@ class TreeDrained(Message, frozen=True):
     num_cut: int  # requests that were ended by the time limit
 
 
+class StandBy(Message, frozen=True, kw_only=True):
+    """First frame of a process that waits for a ``WorkerSpec``: what it can load meanwhile."""
+
+    title: str
+    entry: str  # "module:function", called with the two below; returns the spec's entry
+    supervisor_pid: int
+    model_path: str
+    config: Config
+
+
 class WorkerSpec(Message, frozen=True, kw_only=True):
-    """All that a worker is born with, sent over its control socket as the first frame."""
+    """All that a worker is born with: the first frame, or the one after ``StandBy``."""
 
     role: str
     index: int
@@ -573,7 +583,7 @@ WorkerFact = (
     | DrainTree
 )
 SupervisorFact = TreeDrained | DeathNoted
-ChildOrder = WorkerSpec | ReplaceRing | DrainWorker
+ChildOrder = StandBy | WorkerSpec | ReplaceRing | DrainWorker
 ChildFact = WorkerReady | WorkerFailed | LoadProgress
 AdminOrder = ListProcesses | StopTree
 AdminReply = ProcessList | StopAccepted

@@ -25,6 +25,7 @@ from hybridgen.messages import (
     ErrorInfo,
     LoadProgress,
     Message,
+    StandBy,
     WorkerFailed,
     WorkerReady,
     WorkerSpec,
@@ -150,12 +151,13 @@ class Child:
             return  # ended meanwhile: the pidfd says so, too
 
     def reap(self) -> str:
-        """Collect the ended process, close its descriptors, say how it ended."""
+        """Collect the ended process, close its descriptors, say how it ended and why."""
         code = self._process.wait()
         self.state = ProcessState.EXITED
         self.control.close()
         os.close(self._pidfd)
-        return describe_exit(code)
+        how = describe_exit(code)
+        return how if self.failure is None else f"{how}: {self.failure.error.message}"
 
 
 def spawn(spec: WorkerSpec, plan: WorkerPlan) -> Child:
@@ -169,18 +171,29 @@ def spawn(spec: WorkerSpec, plan: WorkerPlan) -> Child:
     inherited = {*spec.segment_fds.values(), *spec.doorbell_fds.values()}
     if spec.listener_fd >= 0:
         inherited.add(spec.listener_fd)
-    process, control = start_interpreter(inherited, has_device=plan.role.label == "gpu")
+    return spawn_with(spec, plan, spec.incarnation, inherited)
+
+
+def spawn_with(
+    first: WorkerSpec | StandBy, plan: WorkerPlan, incarnation: int, inherited: Iterable[int]
+) -> Child:
+    """The same with whatever it is to hear first.
+
+    Raises:
+        StartFailed: no process or no descriptor is to be had.
+    """
+    process, control = _start_interpreter(inherited, has_device=plan.role.label == "gpu")
     try:
-        child = Child(plan, spec.incarnation, process, control)
+        child = Child(plan, incarnation, process, control)
     except OSError as error:
         discard(process, control)
-        raise not_started(error) from None
-    child.order(spec)  # a child that died already is reported by its pidfd
+        raise _not_started(error) from None
+    child.order(first)  # a child that died already is reported by its pidfd
     return child
 
 
-def start_interpreter(
-    inherited: Iterable[int], *arguments: str, has_device: bool = False
+def _start_interpreter(
+    inherited: Iterable[int], *, has_device: bool
 ) -> tuple[subprocess.Popen[bytes], ControlSocket]:
     """A process that waits for a spec, and our end of its control socket.
 
@@ -193,10 +206,7 @@ def start_interpreter(
             undo.callback(ours.close)
             with theirs:
                 process = subprocess.Popen(
-                    [
-                        *(sys.executable, "-P", "-m", "hybridgen.workers"),
-                        *(str(theirs.fileno()), *arguments),
-                    ],
+                    [sys.executable, "-P", "-m", "hybridgen.workers", str(theirs.fileno())],
                     pass_fds=sorted({*inherited, theirs.fileno()}),
                     stdin=subprocess.DEVNULL,
                     env=child_environment(os.environ.items(), has_device=has_device),
@@ -204,7 +214,7 @@ def start_interpreter(
                     process_group=0,
                 )
         except OSError as error:
-            raise not_started(error) from None
+            raise _not_started(error) from None
         undo.pop_all()
     return process, ours
 
@@ -216,7 +226,7 @@ def discard(process: subprocess.Popen[bytes], control: ControlSocket) -> None:
     control.close()
 
 
-def not_started(error: OSError) -> StartFailed:
+def _not_started(error: OSError) -> StartFailed:
     """The system gives no process, or no descriptor to hold one by."""
     return StartFailed(
         f"a process cannot be started: {error.strerror}",

@@ -21,14 +21,17 @@ from hybridgen.launch.child import Child, spawn
 from hybridgen.launch.listener import Listener
 from hybridgen.launch.placement import Placement, apply
 from hybridgen.launch.plan import TreePlan, WorkerPlan
+from hybridgen.launch.segment_plan import RING_NAMES
 from hybridgen.launch.segments import TreeSegments
 from hybridgen.launch.standby import Standby
-from hybridgen.messages import DrainWorker, Message, ReplaceRing, WorkerSpec
+from hybridgen.messages import DrainWorker, Message, ReplaceRing, StandBy, WorkerSpec
 
 logger = logging.getLogger(__name__)
 
 #: A process that the system would not give is asked for again after this.
 RETRY_S = 1.0
+#: Who maps the logit ring.
+RING_ROLES = frozenset({Role.GPU, Role.SAMPLER})
 
 
 @dataclass
@@ -126,7 +129,11 @@ class Fleet:
         }
         self.members = {worker.name: Member(worker) for worker in plan.workers}
         self._ring_epoch = 1  # the gpu incarnation that the ring was made for
-        self.standby = Standby(self.pool(Role.SAMPLER)[0].plan.entry, instance, clock)
+        self.standbys = {
+            worker.role: Standby(worker, self._order_to_stand_by(worker), clock)
+            for worker in plan.workers
+            if worker.standby_entry and worker.index == 0
+        }
         #: Counts changes of the set of running children.
         self.version = 0
         self._num_corrupt = 0  # of children that are gone
@@ -185,15 +192,16 @@ class Fleet:
             config=self._plan.config,
             model_path=self._plan.model_path,
             runtime_dir=self._runtime_dir,
-            segment_fds=self._segments.fds,
+            segment_fds=self._segment_fds(plan.role),
             doorbell_fds={name: bell.fileno() for name, bell in self._doorbells.items()},
             worker_names=self._plan.worker_names,
             board_index=plan.board_index,
             cpus=cpus,
             listener_fd=self._listener_fd(plan.role),
         )
-        standby = self.standby.employ(spec, plan) if plan.role is Role.SAMPLER else None
-        member.child = standby or spawn(spec, plan)
+        standby = self.standbys.get(plan.role)
+        waiting = standby.employ(spec, plan) if standby is not None else None
+        member.child = waiting or spawn(spec, plan)
         member.num_spawns = incarnation
         if self._groups is not None:
             self._groups.place(member.child.pid, plan.role)  # sets the mask, so before the next
@@ -204,9 +212,25 @@ class Fleet:
         """The logit ring belongs to the dead gpu process: replaced with it, never repaired."""
         fds = self._segments.replace_ring(epoch)
         self._ring_epoch = epoch
-        self.dismiss_standby()  # it has the descriptors of the old one
+        self.dismiss_standbys(Role.SAMPLER)  # it has the descriptors of the old one
         names = sorted(fds)
         self.order_pool(Role.SAMPLER, ReplaceRing(epoch, names), [fds[name] for name in names])
+
+    def _order_to_stand_by(self, worker: WorkerPlan) -> StandBy:
+        return StandBy(
+            title=f"hybridgen:{self._instance}:standby-{worker.role.label}",
+            entry=worker.standby_entry,
+            supervisor_pid=os.getpid(),
+            model_path=self._plan.model_path,
+            config=self._plan.config,
+        )
+
+    def _segment_fds(self, role: Role) -> dict[str, int]:
+        """The ring is for those alone who are given the next one: others would hold it for ever."""
+        fds = self._segments.fds
+        if role in RING_ROLES:
+            return fds
+        return {name: fd for name, fd in fds.items() if name not in RING_NAMES}
 
     def _listener_fd(self, role: Role) -> int:
         if role is not Role.GATEWAY or self._listener is None:
@@ -219,8 +243,8 @@ class Fleet:
         for member in self.members.values():
             if member.due_s is not None and member.due_s <= now_s:
                 self._try_start(member)
-        if self.standby.due_s is not None and self.standby.due_s <= now_s:
-            self.keep_standby()
+        if any(one.due_s is not None and one.due_s <= now_s for one in self.standbys.values()):
+            self.keep_standbys()
 
     def _try_start(self, member: Member) -> None:
         try:
@@ -232,31 +256,36 @@ class Fleet:
 
     def next_due_s(self) -> float | None:
         """When the next process is to be started, on the clock; None when none waits."""
-        times = [self.standby.due_s, *(member.due_s for member in self.members.values())]
+        times = [standby.due_s for standby in self.standbys.values()]
+        times += [member.due_s for member in self.members.values()]
         return min((time_s for time_s in times if time_s is not None), default=None)
 
-    def keep_standby(self) -> None:
-        """Let a process wait for the next death of a sampler."""
-        bells = [bell.fileno() for bell in self._doorbells.values()]
-        if self.standby.keep([*self._segments.fds.values(), *bells]):
-            self.version += 1
+    def has_standby(self, role: Role) -> bool:
+        """A process waits for a death in that pool, or is about to."""
+        return role in self.standbys and self.standbys[role].child is not None
 
-    def dismiss_standby(self) -> None:
-        """Nobody waits any more."""
-        self.standby.dismiss()
+    def keep_standbys(self) -> None:
+        """Let a process wait for the next death in each pool that has one waiting."""
+        bells = [bell.fileno() for bell in self._doorbells.values()]
+        for role, standby in self.standbys.items():
+            if standby.keep([*self._segment_fds(role).values(), *bells]):
+                self.version += 1
+
+    def dismiss_standbys(self, *roles: Role) -> None:
+        """Nobody waits for a death in these pools any more."""
+        for role in roles:
+            self.standbys[role].dismiss()
         self.version += 1
 
-    def bury_standby(self) -> None:
+    def bury_standby(self, role: Role) -> None:
         """The process that waited has ended by itself."""
-        self.standby.bury()
+        self.standbys[role].bury()
         self.version += 1
 
     def bury(self, child: Child) -> Member:
         """Reap an ended child and say so on the board, whose line has no other writer now."""
         member = self.members[child.plan.name]
         member.last_exit = child.reap()
-        if child.failure is not None:
-            member.last_exit = f"{member.last_exit}: {child.failure.error.message}"
         if child.end_reason:
             member.last_exit = f"{member.last_exit} {child.end_reason}"
         self._num_corrupt += child.num_corrupt
@@ -288,7 +317,7 @@ class Fleet:
 
     def ask_to_exit(self) -> None:
         """Tell all children to finish what is in hand and exit; cancels replacements."""
-        self.dismiss_standby()
+        self.dismiss_standbys(*self.standbys)
         for member in self.members.values():
             member.due_s = None
         for child in self.children:
@@ -306,7 +335,7 @@ class Fleet:
 
     def close(self) -> None:
         """Kill and reap everything, release the doorbells: the last act on every exit path."""
-        self.dismiss_standby()
+        self.dismiss_standbys(*self.standbys)
         self.kill()
         for child in self.children:
             self.bury(child)

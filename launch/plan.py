@@ -46,6 +46,9 @@ ELEMENT_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 DtypeName = Literal["float32", "bfloat16", "float16"]
 #: ``quantize_weights`` that leaves weights as they are.
 UNQUANTIZED_BITS = 16
+#: All streams stand while a process of these is missing, and its replacement needs no more than an
+#: interpreter and a vocabulary: one is kept waiting.
+STANDBY_ROLES = frozenset({Role.SAMPLER, Role.DETOKENIZER})
 
 
 class PoolCounts(NamedTuple):
@@ -65,6 +68,8 @@ class WorkerPlan:
     board_index: int
     entry: str
     """``module:function`` that the child runs."""
+    standby_entry: str = ""
+    """The same, by which a process prepares to replace it; empty: none waits for this role."""
 
     @property
     def name(self) -> str:
@@ -310,7 +315,10 @@ def _list_workers(counts: PoolCounts, num_gateways: int) -> list[WorkerPlan]:
         (Role.GATEWAY, num_gateways),
     ]
     flat = [(role, index) for role, size in sizes for index in range(size)]
-    return [
-        WorkerPlan(role, index, line, f"hybridgen.workers.{role.label}:run")
-        for line, (role, index) in enumerate(flat, start=1)
-    ]
+    return [_plan_worker(role, index, line) for line, (role, index) in enumerate(flat, start=1)]
+
+
+def _plan_worker(role: Role, index: int, line: int) -> WorkerPlan:
+    module = f"hybridgen.workers.{role.label}"
+    standby_entry = f"{module}:prepare" if role in STANDBY_ROLES else ""
+    return WorkerPlan(role, index, line, f"{module}:run", standby_entry)

@@ -157,8 +157,9 @@ class Supervisor:
         for child in self._fleet.children:
             if child in ready or child.control in ready:
                 self._on_child(child, has_ended=child in ready)
-        if self._fleet.standby in ready:
-            self._fleet.bury_standby()
+        for role, standby in self._fleet.standbys.items():
+            if standby.child in ready:
+                self._fleet.bury_standby(role)
         for stop in self._admin.serve(self._is_serving):
             self._drain(self._config.drain_timeout_s if stop.timeout_s is None else stop.timeout_s)
         if self._link.is_drained() and self._phase is Phase.DRAINING:
@@ -193,8 +194,9 @@ class Supervisor:
             self._poller.add(child)
             if child.is_control_open:
                 self._poller.add(child.control)
-        if self._fleet.standby.is_there:
-            self._poller.add(self._fleet.standby)
+        for standby in self._fleet.standbys.values():
+            if standby.child is not None:
+                self._poller.add(standby.child)
         self._poller.add(signals)
         self._poller.add(self._admin.socket)
         self._poller.add(self._link.socket)
@@ -254,12 +256,12 @@ class Supervisor:
                 self._phase, self._deadline_s = Phase.RUNNING, None
                 self._show_load(1.0)
                 self._listener.tree_ready()
-                self._fleet.keep_standby()
+                self._fleet.keep_standbys()
             return
         if self._phase is Phase.STOPPING:
             return  # it was still starting when the stop came
         logger.info("%s is back (incarnation %d)", child.plan.name, child.incarnation)
-        self._fleet.keep_standby()
+        self._fleet.keep_standbys()
         if self._phase is Phase.DRAINING and child.plan.role is Role.COSCHEDULER:
             left_s = max(0.0, (self._deadline_s or 0.0) - DRAIN_SLACK_S - self._clock())
             self._link.send(DrainTree(left_s))  # its predecessor took the order with it
@@ -282,7 +284,7 @@ class Supervisor:
         budget = self._budgets[role]
         decision = budget.spend(was_ready=child.ready is not None)
         gives_up = decision.is_spent and budget.policy.when_spent is SpentAction.EXIT
-        is_awaited = role is Role.SAMPLER and self._fleet.standby.is_there
+        is_awaited = self._fleet.has_standby(role)
         delay_s = 0.0 if is_awaited and not decision.is_spent else decision.delay_s
         logger.warning(
             "%s (pid %d, incarnation %d) %s; %s",

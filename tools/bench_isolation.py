@@ -100,9 +100,9 @@ def measure(name: str, options: argparse.Namespace) -> None:
     try:
         with ahead_of_others():
             print_line(name, "alone", asyncio.run(gaps_of(handle.uri, options)))
-            with hogs(options.hogs):
-                gaps_s = asyncio.run(gaps_of(handle.uri, options))
-            print_line(name, f"{options.hogs} hogs", gaps_s)
+        with hogs(options.hogs), ahead_of_others():  # begun before, or they would go ahead, too
+            gaps_s = asyncio.run(gaps_of(handle.uri, options))
+        print_line(name, f"{options.hogs} hogs", gaps_s)
         print(f"{'':<22} {placement_of(handle.uri)}", flush=True)
     finally:
         handle.stop()

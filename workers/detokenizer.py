@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from functools import partial
 from pathlib import Path
 
 from hybridgen import fault
@@ -46,8 +47,8 @@ from hybridgen.messages import (
 from hybridgen.request import FinishReason
 from hybridgen.text.delivery import Delivery, SharedViews
 from hybridgen.text.delivery_meter import DeliveryMeter
-from hybridgen.text.vocabulary import build_vocabulary
-from hybridgen.workers.lifecycle import IDLE_WAIT_S, WorkerContext
+from hybridgen.text.vocabulary import Vocabulary, build_vocabulary
+from hybridgen.workers.lifecycle import IDLE_WAIT_S, Entry, WorkerContext
 
 logger = logging.getLogger(__name__)
 
@@ -55,10 +56,15 @@ logger = logging.getLogger(__name__)
 RETRY_WAIT_S = 0.01
 
 
-def run(spec: WorkerSpec, control: ControlSocket) -> int:
+def prepare(model_path: str, config: Config) -> Entry:
+    """What a process in waiting does ahead: load the vocabulary."""
+    return partial(run, vocabulary=load_vocabulary(model_path, config))
+
+
+def run(spec: WorkerSpec, control: ControlSocket, vocabulary: Vocabulary | None = None) -> int:
     """Turn ids into text until told to exit; the exit code."""
     context = WorkerContext(spec, control)
-    detokenizer = Detokenizer(context)
+    detokenizer = Detokenizer(context, vocabulary or load_vocabulary(spec.model_path, spec.config))
     detokenizer.introduce()
     context.ready()
     while not context.should_exit:
@@ -67,16 +73,30 @@ def run(spec: WorkerSpec, control: ControlSocket) -> int:
     return 0
 
 
-class Detokenizer:
-    """Owns the text of the slots it was given."""
+def load_vocabulary(model_path: str, config: Config) -> Vocabulary:
+    """The model's vocabulary, with the tables that most requests want."""
+    vocabulary = build_vocabulary(inspect_model(model_path, config).tokenizer)
+    vocabulary.visible_texts(skip_special=True)
+    return vocabulary
 
-    def __init__(self, context: WorkerContext, clock: Clock = monotonic_s) -> None:
+
+class Detokenizer:
+    """Owns the text of the slots it was given.
+
+    Args:
+        context: of this process.
+        vocabulary: of the model.
+        clock: for slow readers.
+    """
+
+    def __init__(
+        self, context: WorkerContext, vocabulary: Vocabulary, clock: Clock = monotonic_s
+    ) -> None:
         spec = context.spec
         self._context = context
         self._clock = clock
         self._config: Config = spec.config
-        info = inspect_model(spec.model_path, spec.config)
-        self._vocabulary = build_vocabulary(info.tokenizer)
+        self._vocabulary = vocabulary
         self._views = SharedViews(
             SlotTable(context.segment("slots").buf),
             TokenStore(context.segment("tokens").buf),

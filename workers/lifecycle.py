@@ -18,11 +18,12 @@ import threading
 import traceback
 from collections.abc import Callable
 from types import FrameType
-from typing import NoReturn
+from typing import Any, NoReturn, TypeAlias
 
 import setproctitle
 
 from hybridgen import fault, log
+from hybridgen.config import Config
 from hybridgen.errors import (
     DeviceLost,
     HybridGenError,
@@ -41,7 +42,9 @@ from hybridgen.messages import (
     DrainWorker,
     ErrorInfo,
     LoadProgress,
+    Message,
     ReplaceRing,
+    StandBy,
     WorkerFailed,
     WorkerReady,
     WorkerSpec,
@@ -68,6 +71,9 @@ SEGMENT_KINDS = {
 }
 
 _decode_order = Decoder(ChildOrder)
+
+#: Does the work of a role until told to exit; returns the exit code.
+Entry: TypeAlias = "Callable[[WorkerSpec, ControlSocket], int]"
 
 
 class WorkerContext:
@@ -166,21 +172,15 @@ def main(argv: list[str]) -> int:
     """Run one worker; the exit code of the process.
 
     Args:
-        argv: name, control descriptor, and for a process that waits to become a worker the entry
-            to load meanwhile, its title and the supervisor's process id.
+        argv: name, control descriptor.
     """
     control = ControlSocket(int(argv[1]))
-    is_standby = len(argv) > 2
     try:
-        if is_standby:
-            _stand_by(*argv[2:])
-        spec = _receive_spec(control, is_standby=is_standby)
+        spec, prepared = _receive_spec(control)
     except PeerGone:
         return EXIT_ORPHANED
     except HybridGenError as error:
         return _report_failure(control, error)
-    if not is_standby:
-        _tie_to_parent(spec.supervisor_pid)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     stack_dump.register()
     name = f"{spec.role}-{spec.index}"
@@ -190,7 +190,8 @@ def main(argv: list[str]) -> int:
         fault.arm(os.environ, name, spec.incarnation)
         if spec.cpus:
             os.sched_setaffinity(0, spec.cpus)
-        return _load_entry(spec.entry)(spec, control)
+        work = prepared or _load_entry(spec.entry)
+        return work(spec, control)
     except DeviceLost as error:
         # The driver may wait for the dead device for ever while a process ends in good order.
         os._exit(_report_failure(control, error))
@@ -201,34 +202,48 @@ def main(argv: list[str]) -> int:
         return _report_failure(control, bug)
 
 
-def _stand_by(entry: str, title: str, supervisor_pid: str) -> None:
-    """Do ahead of the spec what does not depend on it."""
-    _tie_to_parent(int(supervisor_pid))
-    setproctitle.setproctitle(title)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _load_entry(entry)
-
-
-def _receive_spec(control: ControlSocket, *, is_standby: bool = False) -> WorkerSpec:
-    received = control.receive(SPEC_TIMEOUT_S)
-    while received is None and is_standby:
-        received = control.receive(SPEC_TIMEOUT_S)
-    spec = _decode_order(received[0]) if received is not None else None
-    if not isinstance(spec, WorkerSpec):
+def _receive_spec(control: ControlSocket) -> tuple[WorkerSpec, Entry | None]:
+    """The work to do; with the entry that a process which had to wait for it has prepared."""
+    order, prepared = _receive_order(control), None
+    if isinstance(order, StandBy):
+        prepared = _stand_by(order)
+        order = None
+        while order is None:
+            order = _receive_order(control)
+    elif isinstance(order, WorkerSpec):
+        _tie_to_parent(order.supervisor_pid)
+    if not isinstance(order, WorkerSpec):
         raise StartFailed(
             "a worker got no description of its work",
             limit=f"{SPEC_TIMEOUT_S} s",
             remedy="Start workers with `hybridgen serve`",
         )
-    return spec
+    return order, prepared
 
 
-def _load_entry(entry: str) -> Callable[[WorkerSpec, ControlSocket], int]:
+def _receive_order(control: ControlSocket) -> Message | None:
+    received = control.receive(SPEC_TIMEOUT_S)
+    order: Message | None = _decode_order(received[0]) if received is not None else None
+    return order
+
+
+def _stand_by(order: StandBy) -> Entry:
+    """Do ahead of the spec what does not depend on it."""
+    _tie_to_parent(order.supervisor_pid)
+    setproctitle.setproctitle(order.title)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    prepare: Callable[[str, Config], Entry] = _load(order.entry)
+    return prepare(order.model_path, order.config)
+
+
+def _load_entry(entry: str) -> Entry:
+    work: Entry = _load(entry)
+    return work
+
+
+def _load(entry: str) -> Any:
     module_name, _, function_name = entry.partition(":")
-    function: Callable[[WorkerSpec, ControlSocket], int] = getattr(
-        importlib.import_module(module_name), function_name
-    )
-    return function
+    return getattr(importlib.import_module(module_name), function_name)
 
 
 def _report_failure(control: ControlSocket, error: HybridGenError) -> int:

@@ -24,6 +24,7 @@ import time
 from typing import NamedTuple
 
 from hybridgen import fault
+from hybridgen.config import Config
 from hybridgen.errors import InternalError
 from hybridgen.ipc.control import ControlSocket
 from hybridgen.ipc.doorbell import Doorbell
@@ -36,7 +37,7 @@ from hybridgen.messages import WorkerSpec
 from hybridgen.sampling import _native
 from hybridgen.sampling.lazy_matchers import LazyMatchers
 from hybridgen.sampling.row_masks import RowMasks
-from hybridgen.workers.lifecycle import IDLE_WAIT_S, WorkerContext
+from hybridgen.workers.lifecycle import IDLE_WAIT_S, Entry, WorkerContext
 from hybridgen.workers.undone_row import first_undone
 
 #: On a machine where waiters spin, how long one spins for a step that a device computes.
@@ -61,6 +62,11 @@ class Report(NamedTuple):
     num_left: int  # rows that were not done …
     num_early: int  # … of them those that another lane has to do first,
     num_unmasked: int  # and those whose grammar has not said what may come
+
+
+def prepare(_model_path: str, _config: Config) -> Entry:
+    """What a process in waiting can do ahead: to have loaded this module is all."""
+    return run
 
 
 def run(spec: WorkerSpec, control: ControlSocket) -> int:

@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 
 from hybridgen import SamplingParams
@@ -100,22 +99,13 @@ def test_texts_are_whole_when_workers_around_the_device_are_killed(
 def test_a_sampler_is_replaced_by_the_process_that_waited(
     tree: RunningTree, model: TreeModel
 ) -> None:
-    eventually(lambda: waiting_pid(tree) != 0, 10.0)
-    waiting, stream = waiting_pid(tree), tree.client.submit(PROMPTS[0], greedy(1500))
+    waiting, stream = tree.wait_standby("sampler"), tree.client.submit(PROMPTS[0], greedy(1500))
     first = next(iter(stream))
     tree.wait_replaced("sampler-1", tree.kill("sampler-1"))
     assert tree.pid_of("sampler-1") == waiting
     ids = stream.result().token_ids
     assert ids[: len(first.token_ids)] == first.token_ids
     model.check_greedy(PROMPTS[0], ids)
-
-
-def waiting_pid(tree: RunningTree) -> int:
-    """Of the process in reserve; 0: none is there."""
-    for process in psutil.Process(tree.handle.pid).children():
-        if any("standby-0" in word for word in process.cmdline()):
-            return process.pid
-    return 0
 
 
 def test_a_tree_that_rested_proves_with_a_token_that_it_is_ready(tree: RunningTree) -> None:

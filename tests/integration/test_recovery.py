@@ -88,6 +88,16 @@ def test_text_is_the_same_when_a_stateless_worker_is_killed(
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.parametrize("role", ["sampler", "detokenizer"])
+def test_the_process_that_waited_goes_on_with_the_texts(mock_tree: RunningTree, role: str) -> None:
+    expected = golden(mock_tree, 200)
+    for _ in range(5):
+        waiting = mock_tree.wait_standby(role)
+        assert texts_with_kill(mock_tree, f"{role}-0", 200) == expected
+        assert mock_tree.pid_of(f"{role}-0") == waiting
+
+
+@pytest.mark.timeout(300)
 def test_streams_stand_for_a_moment_only_when_their_one_sampler_is_killed() -> None:
     every, stands_s = 200, []
     options = {"mock_step_us": 4000, "mock_max_model_len": 16_384, "num_samplers": 1}

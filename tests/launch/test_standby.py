@@ -11,12 +11,16 @@ from collections.abc import Iterator
 import pytest
 
 from hybridgen.ipc.board import Role
+from hybridgen.launch.plan import WorkerPlan
 from hybridgen.launch.standby import RETRY_S, Standby
+from hybridgen.messages import StandBy
 from tests.launch.test_plan import plan_of
 from tests.support.eventually import eventually
 from tests.support.fake_clock import FakeClock
 from tests.support.stand_in_processes import child_environment
-from tests.workers.orphanage import bare_spec
+from tests.workers.orphanage import bare_order, bare_spec
+
+PLAN = next(worker for worker in plan_of().workers if worker.role is Role.DETOKENIZER)
 
 
 @pytest.fixture
@@ -27,15 +31,29 @@ def clock() -> FakeClock:
 @pytest.fixture
 def standby(clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> Iterator[Standby]:
     monkeypatch.setattr(os, "environ", child_environment())
-    standby = Standby("tests.support.stand_in_worker:run", "0123456789ab", clock)
+    yield from kept(bare_order("tests.support.stand_in_worker:prepare"), clock)
+
+
+def kept(order: StandBy, clock: FakeClock) -> Iterator[Standby]:
+    standby = Standby(PLAN, order, clock)
     yield standby
     standby.dismiss()
 
 
+def has_ended(standby: Standby) -> bool:
+    return bool(select.select([standby.child], [], [], 0.0)[0])
+
+
+def kill(standby: Standby) -> None:
+    assert standby.child is not None
+    standby.child.signal(signal.SIGKILL)
+    eventually(lambda: has_ended(standby), 10.0)
+
+
 def test_only_one_waits(standby: Standby) -> None:
-    assert not standby.is_there
+    assert standby.child is None
     assert standby.keep([])
-    assert standby.is_there
+    assert standby.child is not None
     assert not standby.keep([])
 
 
@@ -43,10 +61,9 @@ def test_one_that_ended_is_followed_by_another_only_later(
     standby: Standby, clock: FakeClock
 ) -> None:
     standby.keep([])
-    signal.pidfd_send_signal(standby.fileno(), signal.SIGKILL)
-    eventually(lambda: select.select([standby], [], [], 0.0)[0], 10.0)
+    kill(standby)
     standby.bury()
-    assert not standby.is_there
+    assert standby.child is None
     assert standby.due_s == clock() + RETRY_S
     assert not standby.keep([])
     clock.advance(RETRY_S)
@@ -54,29 +71,54 @@ def test_one_that_ended_is_followed_by_another_only_later(
     assert standby.due_s is None
 
 
-@pytest.mark.timeout(10)
-def test_one_that_lives_is_not_buried(standby: Standby) -> None:
+def test_why_one_cannot_wait_is_told(
+    clock: FakeClock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(os, "environ", child_environment())
+    for standby in kept(bare_order("tests.workers.orphanage:refuse_ahead"), clock):
+        standby.keep([])
+        eventually(lambda: has_ended(standby), 10.0)  # noqa: B023  # called in this turn
+        standby.bury()
+    (record,) = caplog.records
+    assert "the standby detokenizer" in record.message
+    assert "exited with code 65: the file is cut off" in record.message
+
+
+def test_one_that_takes_a_place_is_the_child_there(standby: Standby) -> None:
     standby.keep([])
-    standby.bury()
-    assert standby.is_there
+    waiting = standby.child
+    plan = WorkerPlan(Role.DETOKENIZER, 3, 9, PLAN.entry)
+    child = standby.employ(bare_spec(PLAN.entry), plan)
+    assert child is waiting is not None
+    assert (child.plan, child.incarnation, standby.child) == (plan, 1, None)
+    child.signal(signal.SIGKILL)
+    child.reap()
+
+
+def test_one_that_died_unseen_is_not_employed(standby: Standby) -> None:
+    standby.keep([])
+    kill(standby)
+    assert standby.employ(bare_spec(PLAN.entry), PLAN) is None
+    assert standby.child is None
+    assert standby.keep([])
 
 
 def test_one_that_cannot_be_watched_is_given_up(
-    standby: Standby, monkeypatch: pytest.MonkeyPatch
+    standby: Standby, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(_pid: int) -> int:
         raise OSError(errno.EMFILE, "Too many open files")
 
-    standby.keep([])
     monkeypatch.setattr(os, "pidfd_open", refuse)
-    plan = next(worker for worker in plan_of().workers if worker.role is Role.SAMPLER)
-    assert standby.employ(bare_spec(plan.entry), plan) is None
-    assert not standby.is_there
+    assert not standby.keep([])
+    assert standby.child is None
+    assert standby.due_s == clock() + RETRY_S
 
 
 def test_one_that_is_dismissed_is_gone_and_another_may_follow_at_once(standby: Standby) -> None:
     standby.keep([])
-    watched = os.dup(standby.fileno())
+    assert standby.child is not None
+    watched = os.dup(standby.child.fileno())
     standby.dismiss()
     standby.dismiss()
     with pytest.raises(ProcessLookupError):
@@ -87,6 +129,6 @@ def test_one_that_is_dismissed_is_gone_and_another_may_follow_at_once(standby: S
 
 def test_it_ends_with_its_supervisor(standby: Standby) -> None:
     standby.keep([])
-    assert standby._control is not None
-    standby._control.close()
-    eventually(lambda: select.select([standby], [], [], 0.0)[0], 10.0)
+    assert standby.child is not None
+    standby.child.control.close()
+    eventually(lambda: has_ended(standby), 10.0)

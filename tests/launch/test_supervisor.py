@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
 from pathlib import Path
@@ -30,27 +31,29 @@ def test_a_killed_pool_worker_is_replaced_and_reported(tmp_path: Path, role: str
         eventually(lambda: f"died {role}-0 1" in tree.notes())
 
 
-def wait_standby(tree: StandInTree, *, other_than: int = 0) -> int:
-    """Process id of the one that waits, once its code is loaded and its title set."""
-    eventually(lambda: tree.pid_of("standby-0") not in (0, other_than), 10.0)
+def wait_standby(tree: StandInTree, role: str = "sampler", *, other_than: int = 0) -> int:
+    """Process id of the one that waits, once its title is set."""
+    name = f"standby-{role}"
+    eventually(lambda: tree.pid_of(name) not in (0, other_than), 10.0)
     tree._everyone += tree.children()
-    return tree.pid_of("standby-0")
+    return tree.pid_of(name)
 
 
-def test_a_killed_sampler_is_replaced_by_the_process_that_waited(tmp_path: Path) -> None:
-    with StandInTree(tmp_path, "--num-samplers", "2") as tree:
+@pytest.mark.parametrize("role", ["sampler", "detokenizer"])
+def test_it_is_replaced_by_the_process_that_waited(tmp_path: Path, role: str) -> None:
+    with StandInTree(tmp_path, f"--num-{role}s", "2") as tree:
         tree.wait_ready()
-        standby = wait_standby(tree)
-        for name in ("sampler-1", "sampler-0"):
+        standby = wait_standby(tree, role)
+        for name in (f"{role}-1", f"{role}-0"):
             tree.kill_and_wait_for_successor(name)
             assert tree.pid_of(name) == standby
-            standby = wait_standby(tree)
+            standby = wait_standby(tree, role)
         tree.process.send_signal(signal.SIGTERM)
         assert tree.wait_exit()[0] == 0
         assert not tree.survivors()
 
 
-def test_the_process_that_waits_gets_the_ring_of_a_new_gpu_process(tmp_path: Path) -> None:
+def test_the_sampler_that_waits_gets_the_ring_of_a_new_gpu_process(tmp_path: Path) -> None:
     with StandInTree(tmp_path) as tree:
         tree.wait_ready()
         standby = wait_standby(tree)
@@ -62,12 +65,46 @@ def test_the_process_that_waits_gets_the_ring_of_a_new_gpu_process(tmp_path: Pat
         eventually(lambda: tree.notes().count("ring 3 3") == 1)
 
 
-def test_samplers_are_replaced_while_nobody_waits(tmp_path: Path) -> None:
+def test_nobody_holds_the_ring_of_a_gpu_process_that_is_gone(tmp_path: Path) -> None:
     with StandInTree(tmp_path) as tree:
         tree.wait_ready()
-        os.kill(wait_standby(tree), signal.SIGKILL)
-        tree.kill_and_wait_for_successor("sampler-0")
-        eventually(lambda: "died sampler-0 1" in tree.notes())
+        standby = wait_standby(tree, "detokenizer")
+        tree.kill_and_wait_for_successor("gpu-0")
+        eventually(lambda: "ring 2 2" in tree.notes())
+        wait_standby(tree, "sampler")
+        present = segments_of(tree.process.pid)
+        assert all(segments_of(child.pid) <= present for child in tree.children())
+        tree.kill_and_wait_for_successor("detokenizer-0")  # so nobody was thrown away
+        assert tree.pid_of("detokenizer-0") == standby
+
+
+def segments_of(pid: int) -> set[int]:
+    """Inodes of the shared memory that a process has a descriptor of."""
+    folder = Path(f"/proc/{pid}/fd")
+    links = [fd for fd in folder.iterdir() if "/dev/shm/" in os.readlink(fd)]
+    assert links
+    return {fd.stat().st_ino for fd in links}
+
+
+@pytest.mark.parametrize("role", ["sampler", "detokenizer"])
+def test_it_is_replaced_while_nobody_waits(tmp_path: Path, role: str) -> None:
+    with StandInTree(tmp_path) as tree:
+        tree.wait_ready()
+        os.kill(wait_standby(tree, role), signal.SIGKILL)
+        tree.kill_and_wait_for_successor(f"{role}-0")
+        eventually(lambda: f"died {role}-0 1" in tree.notes())
+
+
+def test_a_tree_works_where_nobody_can_wait(tmp_path: Path) -> None:
+    with StandInTree(tmp_path, STAND_IN_STANDBY="fail") as tree:
+        tree.wait_ready()
+        for role in ("sampler", "detokenizer"):
+            tree.kill_and_wait_for_successor(f"{role}-0")
+        tree.process.send_signal(signal.SIGTERM)
+        code, errors = tree.wait_exit()
+    assert code == 0
+    for role in ("sampler", "detokenizer"):
+        assert re.search(rf"the standby {role} \(pid \d+\) exited with code 65: the stand", errors)
 
 
 def test_a_dead_gpu_process_takes_its_ring_with_it(tmp_path: Path) -> None:
@@ -243,8 +280,9 @@ def test_kill_9_of_the_supervisor_leaves_nothing_and_the_next_start_works(tmp_pa
     segments_before = set(os.listdir("/dev/shm"))
     with StandInTree(tmp_path) as tree:
         tree.wait_ready()
-        wait_standby(tree)
-        assert len({child.pid for child in tree.survivors()}) == len(ROLES) + 1
+        for role in ("sampler", "detokenizer"):
+            wait_standby(tree, role)
+        assert len({child.pid for child in tree.survivors()}) == len(ROLES) + 2
         tree.process.kill()
         eventually(lambda: not tree.survivors(), 5.0)
         assert set(os.listdir("/dev/shm")) <= segments_before

@@ -20,6 +20,7 @@ from hybridgen.launch.plan import make_plan
 from tests.support.running_tree import RunningTree, running_tree
 
 ROOT = Path(__file__).parents[2]
+_MODULE = "tests.support.faulty_workers"
 _SPOILED = ("tokenizer", "detokenizer", "sampler", "gpu")
 
 
@@ -40,7 +41,11 @@ def main() -> int:
     def plan_of_faulty(*arguments: object) -> object:
         plan = make_plan(*arguments)  # type: ignore[arg-type]  # passed through
         workers = [
-            replace(w, entry=f"tests.support.faulty_workers:{w.role.label}")
+            replace(
+                w,
+                entry=f"{_MODULE}:{w.role.label}",
+                standby_entry=w.standby_entry and f"{_MODULE}:prepare_{w.role.label}",
+            )
             if w.role.label in _SPOILED
             else w
             for w in plan.workers

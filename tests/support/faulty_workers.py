@@ -12,12 +12,14 @@ import os
 import signal
 from typing import Any, NoReturn
 
+from hybridgen.config import Config
 from hybridgen.ipc.control import ControlSocket
 from hybridgen.ipc.logit_ring import POISON
 from hybridgen.ipc.runtime_dir import Endpoints
 from hybridgen.ipc.slot_table import SlotTable
 from hybridgen.messages import WorkerSpec
 from hybridgen.sampling import parameters
+from hybridgen.workers.lifecycle import Entry
 
 FAULTY = os.environ.get("FAULTY", "")
 POISON_SEED = 666
@@ -62,6 +64,10 @@ def tokenizer(spec: WorkerSpec, control: ControlSocket) -> int:
     return module.run(spec, control)
 
 
+def prepare_detokenizer(_model_path: str, _config: Config) -> Entry:
+    return detokenizer
+
+
 def detokenizer(spec: WorkerSpec, control: ControlSocket) -> int:
     from hybridgen.text.delivery import Delivery
     from hybridgen.workers import detokenizer as module
@@ -77,6 +83,10 @@ def detokenizer(spec: WorkerSpec, control: ControlSocket) -> int:
     if FAULTY == "detokenizer":
         Delivery.advance = checked  # type: ignore[method-assign]
     return module.run(spec, control)
+
+
+def prepare_sampler(_model_path: str, _config: Config) -> Entry:
+    return sampler
 
 
 def sampler(spec: WorkerSpec, control: ControlSocket) -> int:

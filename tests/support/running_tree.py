@@ -44,6 +44,17 @@ class RunningTree:
         os.kill(pid, signum)
         return pid
 
+    def wait_standby(self, role: str) -> int:
+        """Until a process waits to replace one of that role; its pid."""
+
+        def waiting() -> list[int]:
+            children = psutil.Process(self.handle.pid).children()
+            title = f":standby-{role}"
+            return [p.pid for p in children if any(title in word for word in p.cmdline())]
+
+        eventually(waiting, 10.0)
+        return waiting()[0]
+
     def num_cancelled(self) -> int:
         """Requests that ended because somebody did not want them any more, or was gone."""
         processes = self.client.ps().processes

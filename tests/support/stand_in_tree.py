@@ -20,7 +20,11 @@ from hybridgen.launch.plan import make_plan
 def main() -> int:
     def plan_of_stand_ins(*arguments: object) -> object:
         plan = make_plan(*arguments)  # type: ignore[arg-type]  # passed through
-        workers = [replace(w, entry="tests.support.stand_in_worker:run") for w in plan.workers]
+        module = "tests.support.stand_in_worker"
+        workers = [
+            replace(w, entry=f"{module}:run", standby_entry=w.standby_entry and f"{module}:prepare")
+            for w in plan.workers
+        ]
         return plan._replace(workers=workers)
 
     wanted_phase, _, signal_name = os.environ.get("STAND_IN_SIGNAL", "").partition(":")

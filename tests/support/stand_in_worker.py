@@ -1,8 +1,9 @@
 """A worker without a job: speaks the child protocol and misbehaves when told to.
 
 ``STAND_IN_<ROLE>`` says how: ``fail`` (typed error), ``exit0``, ``segv``, ``hang``; with
-``@<n>`` only from incarnation n on. The signal ``EXIT_0`` makes it exit as if all were well. While
-the file ``STAND_IN_BROKEN`` names exists, this module cannot be imported.
+``@<n>`` only from incarnation n on. ``STAND_IN_STANDBY`` is for those that wait. The signal
+``EXIT_0`` makes it exit as if all were well. While the file ``STAND_IN_BROKEN`` names exists, this
+module cannot be imported.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import os
 import signal
 from pathlib import Path
 
+from hybridgen.config import Config
 from hybridgen.errors import BadModelFile
 from hybridgen.ipc.board import Role
 from hybridgen.ipc.channel import Poller
@@ -24,12 +26,18 @@ from hybridgen.messages import (
     WorkerDied,
     WorkerSpec,
 )
-from hybridgen.workers.lifecycle import WorkerContext
+from hybridgen.workers.lifecycle import Entry, WorkerContext
 
 EXIT_0 = signal.SIGUSR2
 
 if os.path.exists(os.environ.get("STAND_IN_BROKEN", "")):
     raise ImportError("a library is missing")
+
+
+def prepare(_model_path: str, _config: Config) -> Entry:
+    """The entry of one that waits."""
+    _misbehave(os.environ.get("STAND_IN_STANDBY", ""), 1)
+    return run
 
 
 def run(spec: WorkerSpec, control: ControlSocket) -> int:

@@ -12,7 +12,8 @@ import sys
 
 from hybridgen.config import Config
 from hybridgen.ipc.control import ControlSocket, control_pair
-from hybridgen.messages import WorkerReady, WorkerSpec, encode
+from hybridgen.messages import LoadProgress, StandBy, WorkerReady, WorkerSpec, encode
+from hybridgen.workers.lifecycle import Entry
 
 
 def bare_spec(entry: str) -> WorkerSpec:
@@ -34,10 +35,21 @@ def bare_spec(entry: str) -> WorkerSpec:
     )
 
 
-def start_process(*arguments: str) -> tuple[subprocess.Popen[bytes], ControlSocket]:
+def bare_order(entry: str, supervisor_pid: int = 0) -> StandBy:
+    """To wait, and to prepare by ``entry``."""
+    return StandBy(
+        title="waits",
+        entry=entry,
+        supervisor_pid=supervisor_pid or os.getpid(),
+        model_path="mock",
+        config=Config(),
+    )
+
+
+def start_process() -> tuple[subprocess.Popen[bytes], ControlSocket]:
     """A worker process that waits for its spec, and this side of its control socket."""
     ours, theirs = control_pair()
-    command = [sys.executable, "-m", "hybridgen.workers", str(theirs.fileno()), *arguments]
+    command = [sys.executable, "-m", "hybridgen.workers", str(theirs.fileno())]
     process = subprocess.Popen(command, pass_fds=[theirs.fileno()])
     theirs.close()
     return process, ours
@@ -55,6 +67,23 @@ def idle(_spec: WorkerSpec, control: ControlSocket) -> int:
     control.send(encode(WorkerReady(rss_bytes=0, cpus=[])))
     signal.pause()
     return 0
+
+
+def prepare(model_path: str, _config: Config) -> Entry:
+    """An entry for one that waits: what it prepares says what it was given."""
+
+    def tell(spec: WorkerSpec, control: ControlSocket) -> int:
+        control.send(encode(LoadProgress(spec.incarnation, model_path)))
+        return 0
+
+    return tell
+
+
+def refuse_ahead(_model_path: str, _config: Config) -> Entry:
+    """The same: cannot start, for a reason that we know."""
+    from hybridgen.errors import BadModelFile
+
+    raise BadModelFile("the file is cut off", value=3, limit=7)
 
 
 def refuse(_spec: WorkerSpec, _control: ControlSocket) -> int:

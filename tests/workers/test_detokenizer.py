@@ -31,7 +31,7 @@ from hybridgen.messages import (
 )
 from hybridgen.request import FinishReason, SamplingParams, TokenLogprob
 from hybridgen.workers import detokenizer
-from hybridgen.workers.detokenizer import Detokenizer, run
+from hybridgen.workers.detokenizer import Detokenizer, load_vocabulary, prepare, run
 from tests.support.eventually import eventually
 from tests.support.fake_clock import FakeClock
 from tests.workers.workplace import LOGPROB_DEPTH, FactSocket, Workplace, request_id
@@ -95,7 +95,8 @@ class Desk:
 
     def _start(self) -> Detokenizer:
         context = self.place.context("detokenizer-0", incarnation=self.incarnation)
-        worker = Detokenizer(context, self.clock)
+        vocabulary = load_vocabulary("mock", context.spec.config)
+        worker = Detokenizer(context, vocabulary, self.clock)
         self.place.adopt(worker)
         worker.introduce()
         self.coscheduler.wait_for(WorkerAttached, self.incarnation)
@@ -586,3 +587,11 @@ def test_runs_until_it_is_told_to_exit(workplace: Workplace) -> None:
     workplace.order("detokenizer-0", DrainWorker())
     assert run(context.spec, context.control) == 0
     assert [type(fact) for fact in workplace.facts("detokenizer-0")] == [WorkerReady]
+
+
+def test_one_that_waited_needs_no_model(workplace: Workplace, monkeypatch: Any) -> None:
+    context = workplace.context("detokenizer-0")
+    work = prepare("mock", context.spec.config)
+    monkeypatch.setattr(detokenizer, "inspect_model", None)  # it was read ahead
+    workplace.order("detokenizer-0", DrainWorker())
+    assert work(context.spec, context.control) == 0

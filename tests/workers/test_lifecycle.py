@@ -27,7 +27,7 @@ from hybridgen.messages import (
 )
 from hybridgen.workers import lifecycle
 from tests.support.eventually import eventually
-from tests.workers.orphanage import start_process, start_worker
+from tests.workers.orphanage import bare_order, bare_spec, start_process, start_worker
 from tests.workers.workplace import Workplace
 
 ROOT = Path(__file__).parents[2]
@@ -220,10 +220,31 @@ def test_a_failed_start_says_its_cause_once_and_exits(
 
 
 def test_one_that_waits_for_a_spec_is_tied_to_its_parent_before_it_loads_anything() -> None:
-    process, control = start_process("tests.workers.orphanage:missing", "waits", "1")
+    process, control = start_process()
     with control:
+        control.send(encode(bare_order("tests.workers.orphanage:missing", supervisor_pid=1)))
         assert facts_until_gone(control) == []
     assert process.wait(20.0) == lifecycle.EXIT_ORPHANED
+
+
+def test_one_that_waited_runs_what_it_prepared() -> None:
+    process, control = start_process()
+    with control:
+        control.send(encode(bare_order("tests.workers.orphanage:prepare")))
+        eventually(lambda: psutil.Process(process.pid).cmdline()[0] == "waits", 10.0)
+        control.send(encode(bare_spec("tests.workers.orphanage:missing")))
+        assert facts_until_gone(control) == [LoadProgress(1, "mock")]
+    assert process.wait(5.0) == 0
+
+
+def test_one_that_cannot_prepare_says_why() -> None:
+    process, control = start_process()
+    with control:
+        control.send(encode(bare_order("tests.workers.orphanage:refuse_ahead")))
+        (failed,) = facts_until_gone(control)
+    assert isinstance(failed, WorkerFailed)
+    assert "the file is cut off" in failed.error.message
+    assert process.wait(5.0) == 65
 
 
 def test_an_orphan_is_gone_within_a_second() -> None:
