@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from hybridgen.ipc.channel import SendResult
 from hybridgen.ipc.worker_links import WorkerLinks
 from hybridgen.launch.coscheduler_link import CoschedulerLink
 from hybridgen.messages import DeathNoted, DrainTree, TreeDrained, WorkerDied
@@ -43,6 +44,11 @@ class Stage:
         self.link.is_drained()
         self.link.flush()
         return self.link.retry_at_s is None
+
+    def is_connected(self) -> bool:
+        """The coscheduler reaches the link."""
+        sent = self.coscheduler.send("supervisor", DeathNoted("sampler", 9, 1))
+        return sent is SendResult.SENT
 
     def answer(self, message: DeathNoted | TreeDrained) -> None:
         self.coscheduler.send("supervisor", message)
@@ -95,6 +101,7 @@ def test_a_coscheduler_that_follows_one_that_answered_is_told_at_once(stage: Sta
     stage.coscheduler.close()
     stage.coscheduler = WorkerLinks(stage.endpoint, 2, ["supervisor"])
     stage.link.expect(2)
+    eventually(stage.is_connected, 5.0)  # what is sent into a line that breaks is said again later
     stage.link.send(DrainTree(1.0))
     assert stage.hear(2)[1:] == [DrainTree(1.0)]
 
