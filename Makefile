@@ -98,10 +98,10 @@ bench-serve: install-test ## the full tree: tokens/s, latencies, CPU per token, 
 	$(BIN)/python -m tools.bench_serve
 
 CHAOS ?= --without mixed
-chaos: install-test ## every scenario but the mixed one (40 minutes), or some: make chaos CHAOS="--scenario pause"
+chaos: install-test ## every scenario, the mixed half hour last (an hour in all), or some: make chaos CHAOS="--scenario pause"
 	$(BIN)/python -m tools.chaos --report chaos-report $(CHAOS)
 
-chaos-mixed: install-test ## a random role killed every 2 s for half an hour
+chaos-mixed: install-test ## only the last of them: a random role killed every 2 s for half an hour
 	$(BIN)/python -m tools.chaos --scenario mixed --report chaos-report/mixed
 
 chaos-demo: install-test ## each role of a tree of the demo model killed, texts as without that (2 minutes)
@@ -110,7 +110,7 @@ chaos-demo: install-test ## each role of a tree of the demo model killed, texts 
 kill-rings: install-test ## a writer killed 1,000 times at each fault point of its commits (some minutes)
 	NUM_RING_KILLS=1000 $(BIN)/pytest tests/ipc/test_kill.py
 
-chaos-all: kill-rings chaos chaos-demo chaos-mixed ## all of these; tables in chaos-report/**/chaos.md
+chaos-all: kill-rings chaos chaos-demo ## all of these; tables in chaos-report/**/chaos.md
 
 loads: install-test ## overload, a storm of cancels, long prompts among short ones, readers that never read, on the mock engine
 	$(BIN)/python -m tools.loads --only overload,cancels,long,never-reading

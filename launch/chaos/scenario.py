@@ -72,19 +72,19 @@ _DETECTED = Aim("detected_p99_s", 0.020)
 _WHOLE = Aim("whole_p95_s", 1.0)
 # How many innocents may be quarantined. A fault that strikes at random can strike the same request
 # twice, which then looks guilty: two deaths of a tokenizer with one prompt in hand, or three of the
-# gpu process within one replay, the last with that row on trial. What was measured on a machine
-# that had too much to do stands here, scaled to the number of kills and doubled or more.
+# gpu process within one replay, the last with that row on trial. What was measured, much of it on a
+# machine that had too much to do, stands here, scaled to the number of kills, with room above.
 #
-# Not at random: a process dies again only many prompts or steps later. 0 of 80 deaths.
+# Not at random: a process dies again only many prompts or steps later. 0 of 160 deaths.
 _POISONED_BY_FAULTS = Aim("num_poisoned", 1)
-# A death in four comes while the last one is made good, so one in sixteen is a third: 7 of 95.
+# A death in four comes while the last one is made good, so one in sixteen is a third: 16 of 155.
 _POISONED_BY_TORN_RINGS = Aim("num_poisoned", 10)
-# A tokenizer dies at one store in 40, which may be of the same prompt again: 3 of 241 deaths.
+# A tokenizer dies at one store in 40, which may be of the same prompt again: 4 of 301 deaths.
 _POISONED_BY_TORN_SLOTS = Aim("num_poisoned", 4)
 # Half a minute and a thousand steps between two of them: every row moves on. At a thousand steps of
 # each incarnation, not at random: two stalls in a row are as long as a request may take.
 _POISONED_BY_STALLS = Aim("num_poisoned", 0)
-# One role in eight is struck every 2 s: the gpu process hardly ever three times in a row. 0 of 174.
+# One role in eight is struck every 2 s: the gpu process hardly ever three times in a row. 0 of 1,074.
 _POISONED_BY_MIXED = Aim("num_poisoned", 20)
 #: Each process at its so manyth passage, whatever its incarnation: so every role has its turn.
 _EXIT0 = (
