@@ -84,7 +84,7 @@ _POISONED_BY_TORN_SLOTS = Aim("num_poisoned", 4)
 # Half a minute and a thousand steps between two of them: every row moves on. At a thousand steps of
 # each incarnation, not at random: two stalls in a row are as long as a request may take.
 _POISONED_BY_STALLS = Aim("num_poisoned", 0)
-# One role in eight is struck every 2 s: the gpu process hardly ever three times in a row. 0 of 1,074.
+# One role in eight is struck every 2 s: the gpu process hardly ever thrice in a row. 0 of 1,074.
 _POISONED_BY_MIXED = Aim("num_poisoned", 20)
 #: Each process at its so manyth passage, whatever its incarnation: so every role has its turn.
 _EXIT0 = (
