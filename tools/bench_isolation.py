@@ -5,7 +5,8 @@
 
 For each way to place the tree's processes one tree is started, and runs its streams twice: with
 nothing else on the machine, then beside ``--hogs`` processes that compute without end (0: two for
-each CPU). Prints one line for each: the time between tokens, p50, p99 and the longest.
+each CPU). Prints one line for each: the time between tokens, p50, p99 and the longest. The last CPU
+is the client's own: neither the tree nor the processes beside it run there.
 
 Behind its lines stand the CPUs and the groups that the tree was really given. A tree can make
 groups only in one (v2) that holds nothing else: ``--group FOLDER`` is an empty one to start it in.
@@ -21,7 +22,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
 from hybridgen import AsyncClient, Client, SamplingParams
 from hybridgen.errors import ConfigError
@@ -98,9 +99,9 @@ def measure(name: str, options: argparse.Namespace) -> None:
         print(f"{name:<22} not here: {error.message}; {error.fields.get('limit', '')}", flush=True)
         return
     try:
-        with ahead_of_others():
+        with on(options.cpu):
             print_line(name, "alone", asyncio.run(gaps_of(handle.uri, options)))
-        with hogs(options.hogs), ahead_of_others():  # begun before, or they would go ahead, too
+        with hogs(options.hogs), on(options.cpu):
             gaps_s = asyncio.run(gaps_of(handle.uri, options))
         print_line(name, f"{options.hogs} hogs", gaps_s)
         print(f"{'':<22} {placement_of(handle.uri)}", flush=True)
@@ -109,17 +110,15 @@ def measure(name: str, options: argparse.Namespace) -> None:
 
 
 @contextmanager
-def ahead_of_others() -> Iterator[None]:
-    """The client's thread is not measured, so it goes before the hogs where that is allowed."""
-    try:
-        os.setpriority(os.PRIO_PROCESS, 0, -20)
-    except PermissionError:
-        print("this client may not go before the hogs: its own delays count, too", flush=True)
+def on(cpu: int) -> Iterator[None]:
+    """The client, with all its threads, where nothing else runs: its own delays do not count."""
+    before = os.sched_getaffinity(0)
+    for thread in os.listdir("/proc/self/task"):
+        os.sched_setaffinity(int(thread), {cpu})
     try:
         yield
     finally:
-        with suppress(PermissionError):
-            os.setpriority(os.PRIO_PROCESS, 0, 0)
+        os.sched_setaffinity(0, before)
 
 
 def print_line(name: str, beside: str, gaps_s: list[float]) -> None:
@@ -162,7 +161,11 @@ def main() -> int:
     options = _parse()
     if options.group:
         enter(options.group)
-    options.hogs = options.hogs or 2 * len(os.sched_getaffinity(0))
+    *shared, options.cpu = sorted(os.sched_getaffinity(0))
+    if not shared:
+        sys.exit("needs two CPUs: one is the client's own")
+    os.sched_setaffinity(0, shared)  # trees and hogs inherit it
+    options.hogs = options.hogs or 2 * len(shared)
     print(f"{options.model}, {options.streams} streams of {options.out} tokens; ms between tokens")
     print(f"{'placement':<22} {'beside':<10} {'p50':>8} {'p99':>8} {'p99.9':>8} {'longest':>8}")
     for name in options.placements:
