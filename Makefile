@@ -107,7 +107,7 @@ chaos-mixed: install-test ## only the last of them: a random role killed every 2
 chaos-demo: install-test ## each role of a tree of the demo model killed, texts as without that (2 minutes)
 	$(BIN)/python -m tools.chaos --model demo --scenario kill-each --streams 8 --report chaos-report/demo
 
-kill-rings: install-test ## a writer killed 1,000 times at each fault point of its commits (some minutes)
+kill-rings: install-test ## a writer killed 1,000 times at each fault point of its commits (a minute)
 	NUM_RING_KILLS=1000 $(BIN)/pytest tests/ipc/test_kill.py
 
 chaos-all: kill-rings chaos chaos-demo ## all of these; tables in chaos-report/**/chaos.md
