@@ -97,7 +97,7 @@ bench-model: install-test ## decode and prefill of the demo model, beside transf
 bench-serve: install-test ## the full tree: tokens/s, latencies, CPU per token, RSS, idle
 	$(BIN)/python -m tools.bench_serve
 
-CHAOS ?= --without mixed
+CHAOS ?=
 chaos: install-test ## every scenario, the mixed half hour last (an hour in all), or some: make chaos CHAOS="--scenario pause"
 	$(BIN)/python -m tools.chaos --report chaos-report $(CHAOS)
 
