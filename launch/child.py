@@ -68,6 +68,8 @@ class Child:
         self.ready: WorkerReady | None = None
         self.failure: WorkerFailed | None = None
         self.load_fraction = 0.0
+        #: It was started ahead, so it owes nobody the time of a start.
+        self.has_waited = False
         #: Why the supervisor ended it, if it did; follows how it ended.
         self.end_reason = ""
         self.is_control_open = True

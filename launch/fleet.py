@@ -62,8 +62,13 @@ class Member:
         return self.child is not None and self.child.state is ProcessState.READY
 
     @property
+    def may_be_loading(self) -> bool:
+        """It has the time of a start to report ready; one that waited had that before."""
+        return self.child is not None and not (self.has_reported_ready or self.child.has_waited)
+
+    @property
     def is_ready(self) -> bool:
-        """The same, and it moves."""
+        """The process has reported ready, and it moves."""
         return self.has_reported_ready and not self.stands_still
 
     @property

@@ -71,9 +71,7 @@ class HangDesk:
 
     def _subject(self, member: Member) -> Subject:
         pulse = self._board.pulse(member.plan.board_index)
-        return Subject(
-            member.name, member.role, member.num_spawns, not member.has_reported_ready, pulse
-        )
+        return Subject(member.name, member.role, member.num_spawns, member.may_be_loading, pulse)
 
     def _act(self, member: Member, finding: Finding) -> None:
         child, still_s = member.child, finding.still_s

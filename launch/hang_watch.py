@@ -72,7 +72,7 @@ class HangLimits(NamedTuple):
 
     by_role: Mapping[Role, Ladder]
     start: Ladder
-    """A process that has not reported ready yet."""
+    """A process that has not reported ready yet, unless it had waited for its work."""
 
     @classmethod
     def of(cls, config: ServerSection) -> HangLimits:

@@ -70,7 +70,7 @@ class Standby:
             self.dismiss()
             return None
         self.child = None
-        child.plan, child.incarnation = plan, spec.incarnation
+        child.plan, child.incarnation, child.has_waited = plan, spec.incarnation, True
         return child  # one that dies now is reported by its pidfd
 
     def bury(self) -> None:

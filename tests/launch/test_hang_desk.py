@@ -30,6 +30,7 @@ class StandInChild:
     def __init__(self, pid: int) -> None:
         self.pid = pid
         self.state = ProcessState.READY
+        self.has_waited = False
         self.end_reason = ""
         self.signals: list[signal.Signals] = []
 
@@ -92,6 +93,18 @@ def test_a_process_that_stands_still_is_reported_and_ended(stage: Stage) -> None
     (report,) = stage.reports
     assert f"pid {child.pid}, incarnation 1" in report
     assert child.signals == [signal.SIGABRT, signal.SIGKILL]
+
+
+@pytest.mark.parametrize(
+    ("has_waited", "signals"), [(False, []), (True, [signal.SIGABRT, signal.SIGKILL])]
+)
+def test_only_one_that_had_not_waited_has_the_time_of_a_start(
+    stage: Stage, has_waited: bool, signals: list[signal.Signals]
+) -> None:
+    child: Any = stage.start()
+    child.state, child.has_waited = ProcessState.STARTING, has_waited
+    stage.wait(23)
+    assert child.signals == signals
 
 
 def test_a_replacement_gets_no_report_of_its_predecessor(stage: Stage) -> None:

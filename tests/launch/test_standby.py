@@ -91,6 +91,7 @@ def test_one_that_takes_a_place_is_the_child_there(standby: Standby) -> None:
     child = standby.employ(bare_spec(PLAN.entry), plan)
     assert child is waiting is not None
     assert (child.plan, child.incarnation, standby.child) == (plan, 1, None)
+    assert child.has_waited
     child.signal(signal.SIGKILL)
     child.reap()
 
