@@ -49,7 +49,9 @@ def test_it_is_replaced_by_the_process_that_waited(tmp_path: Path, role: str) ->
             assert tree.pid_of(name) == standby
             standby = wait_standby(tree, role)
         tree.process.send_signal(signal.SIGTERM)
-        assert tree.wait_exit()[0] == 0
+        code, errors = tree.wait_exit()
+        assert code == 0
+        assert errors.count("killed by SIGKILL; restart in 0.0 s") == 2
         assert not tree.survivors()
 
 

@@ -8,6 +8,8 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import psutil
 import pytest
@@ -27,7 +29,7 @@ from hybridgen.messages import (
 )
 from hybridgen.workers import lifecycle
 from tests.support.eventually import eventually
-from tests.workers.orphanage import bare_order, bare_spec, start_process, start_worker
+from tests.workers.orphanage import bare_order, bare_spec, idle, start_process, start_worker
 from tests.workers.workplace import Workplace
 
 ROOT = Path(__file__).parents[2]
@@ -235,6 +237,15 @@ def test_one_that_waited_runs_what_it_prepared() -> None:
         control.send(encode(bare_spec("tests.workers.orphanage:missing")))
         assert facts_until_gone(control) == [LoadProgress(1, "mock")]
     assert process.wait(5.0) == 0
+
+
+def test_one_that_waits_has_no_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = bare_spec("tests.workers.orphanage:missing")
+    waits = (encode(bare_order("tests.workers.orphanage:prepare")), [])
+    frames = iter([waits, None, None, (encode(spec), [])])
+    control: Any = SimpleNamespace(receive=lambda _timeout_s: next(frames))
+    monkeypatch.setattr(lifecycle, "_stand_by", lambda _order: idle)
+    assert lifecycle._receive_spec(control) == (spec, idle)
 
 
 def test_one_that_cannot_prepare_says_why() -> None:
