@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 
 from hybridgen.client import Client
@@ -100,6 +101,12 @@ def test_it_is_replaced_while_nobody_waits(tmp_path: Path, role: str) -> None:
 def test_a_tree_works_where_nobody_can_wait(tmp_path: Path) -> None:
     with StandInTree(tmp_path, STAND_IN_STANDBY="fail") as tree:
         tree.wait_ready()
+
+        def are_buried() -> bool:
+            pids = [int(note.split()[1]) for note in tree.notes() if note.startswith("standby ")]
+            return len(pids) == 2 and not any(map(psutil.pid_exists, pids))
+
+        eventually(are_buried, 20.0)
         for role in ("sampler", "detokenizer"):
             tree.kill_and_wait_for_successor(f"{role}-0")
         tree.process.send_signal(signal.SIGTERM)

@@ -35,8 +35,10 @@ if os.path.exists(os.environ.get("STAND_IN_BROKEN", "")):
 
 
 def prepare(_model_path: str, _config: Config) -> Entry:
-    """The entry of one that waits."""
-    _misbehave(os.environ.get("STAND_IN_STANDBY", ""), 1)
+    """The entry of one that waits; one that is to misbehave notes who it is."""
+    if how := os.environ.get("STAND_IN_STANDBY", ""):
+        _note(f"standby {os.getpid()}")
+        _misbehave(how, 1)
     return run
 
 
