@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -48,9 +48,12 @@ class RunningTree:
         """Until a process waits to replace one of that role; its pid."""
 
         def waiting() -> list[int]:
-            children = psutil.Process(self.handle.pid).children()
-            title = f":standby-{role}"
-            return [p.pid for p in children if any(title in word for word in p.cmdline())]
+            found = []
+            for child in psutil.Process(self.handle.pid).children():
+                with suppress(psutil.Error):  # one that has just ended
+                    if any(f":standby-{role}" in word for word in child.cmdline()):
+                        found.append(child.pid)
+            return found
 
         eventually(waiting, 10.0)
         return waiting()[0]
