@@ -1,4 +1,4 @@
-"""A short course of every kind of scenario; and three minutes of the mixed one; `make chaos` has the long ones.
+"""Short courses of the scenarios, three minutes of the mixed one; `make chaos` has the long ones.
 
 ``HYBRIDGEN_CHAOS_SEED`` (default 1) chooses the course; a report stands in the test's folder.
 """
