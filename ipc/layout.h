@@ -134,7 +134,10 @@ struct hg_step {
     uint64_t ready; /* = s: headers and cuts (where rows have none: the rows) are there */
     uint64_t num_rows;
     uint64_t whole; /* = s: complete rows are there; stored after them.  Writer: gpu */
-    uint64_t reserved[5];
+    /* = s: complete rows that say so in their cuts are there; stored after them, before `whole`.
+     * Writer: gpu (device) */
+    uint64_t urgent;
+    uint64_t reserved[4];
 };
 
 struct hg_row { /* Writer: gpu */
@@ -160,7 +163,10 @@ struct hg_cut {
     float scale;     /* log2(e) / temperature, 0 when greedy */
     double total;    /* sum of the weights of all logits at that scale; 0 when greedy */
     uint64_t step;   /* = s */
-    uint64_t reserved[3];
+    /* = s: the complete row comes before the others, for this cut does not decide the token, or the
+     * row has none (nothing else of the record counts then).  Stored before hg_step's `urgent`. */
+    uint64_t urgent;
+    uint64_t reserved[2];
 };
 #define HG_CUT_NONE 0u       /* an invalid row, or too many candidates */
 #define HG_CUT_CANDIDATES 1u

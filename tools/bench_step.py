@@ -1,13 +1,14 @@
 """One decode step of a served batch on a CUDA device, CPU sampling in other processes included.
 
     python -m tools.bench_step [--models 13b 8b] [--batches 1 8 64] [--steps 64] [--layers triton]
-                               [--quantize-weights 8]
+                               [--quantize-weights 8] [--temperature 0.7] [--top-p 0.9]
 
-Weights are random; rows are at a context of 512 (one row) or 1,024 tokens and sample with
-temperature 0.7 and top_p 0.9 in real sampler processes. Per batch it prints: milliseconds per
-step, that over the bytes which the step must read ÷ the read bandwidth measured in the same run,
+Weights are random; rows are at a context of 512 (one row) or 1,024 tokens and sample in real
+sampler processes. Per batch it prints: milliseconds per
+step, that over the bytes which the step must read ÷ the read bandwidth measured before and after,
 the share of the time in which the device computes, and the hand-off from the last kernel of a step
-to the first of the next, with the cuts of the logits in it and the samplers' work per step.
+to the first of the next (median and longest), with the cuts of the logits in it and the samplers'
+work per step.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ import argparse
 import gc
 import itertools
 import logging
-import math
 import statistics
 import sys
 import tempfile
@@ -34,17 +34,16 @@ from hybridgen.formats.model_info import ModelInfo
 from hybridgen.ipc.logit_ring import LogitRing
 from hybridgen.ipc.sampled_ring import SampledRing
 from hybridgen.ipc.slot_table import SlotWord
-from hybridgen.models.config import ModelConfig
 from hybridgen.models.cuda import load
 from hybridgen.models.cuda.engine import CudaEngine
 from hybridgen.models.cuda.layers import TorchLayers
-from hybridgen.models.cuda.memory_plan import bytes_of_weights
 from hybridgen.models.cuda.prefill import PrefillPiece
 from hybridgen.models.device_engine import Output, PromptChunk
 from hybridgen.request import SamplingParams
 from hybridgen.workers.device_ring import DeviceRing
 from tools.bench_tree import BenchTree
-from tools.device_clock import product_rate, read_bandwidth
+from tools.device_clock import ReadMeter, product_rate
+from tools.step_bytes import num_expert_weights, step_bytes
 
 CONFIGS = Path(__file__).parent / "configs"
 #: Name → file there.
@@ -54,8 +53,8 @@ MODELS = {
     "8x7b": "mixtral-8x7b",
     "30b-a3b": "qwen3-30b-a3b",
 }
-PARAMS = SamplingParams(temperature=0.7, top_p=0.9, ignore_eos=True)
 NUM_WARM_STEPS = 16
+_METER_BYTES = 4 << 30
 STAND_STILL_S = 8.0
 #: Tokens by which the first of many rows may lead the last.
 MAX_LEAD = 2048
@@ -105,6 +104,7 @@ class StepFigures(NamedTuple):
     forward_ms: float
     cut_ms: float
     hand_off_ms: float
+    longest_ms: float
     computing: float
 
 
@@ -112,15 +112,15 @@ def main() -> int:
     """Measure and print."""
     options = _parse()
     logging.basicConfig(level=logging.INFO, format="  %(message)s", stream=sys.stdout)
-    bandwidth = read_bandwidth()
+    meter = ReadMeter(_METER_BYTES)
     rate = product_rate()
-    print(f"read bandwidth {bandwidth / 1e12:.2f} TB/s, torch {torch.__version__}", flush=True)
+    print(f"product {rate / 1e12:.0f} TFLOP/s, torch {torch.__version__}", flush=True)
     for name in options.models:
-        bench_model(name, options, bandwidth, rate)
+        bench_model(name, options, meter, rate)
     return 0
 
 
-def bench_model(name: str, options: argparse.Namespace, bandwidth: float, rate: float) -> None:
+def bench_model(name: str, options: argparse.Namespace, meter: ReadMeter, rate: float) -> None:
     """All batches of one shape."""
     path = str(CONFIGS / f"{MODELS[name]}.json")
     config = make_config(
@@ -146,10 +146,14 @@ def bench_model(name: str, options: argparse.Namespace, bandwidth: float, rate: 
         ring.introduce()
         tree.await_ring()
         print(f"  hand-off by {ring.hand_off_name}, {config.pools.num_samplers} samplers")
-        print("   rows  ctx |  ms/step  ×floor | forward  computing | hand-off  cut  sampling µs")
-        bench = BatchBench(tree, ring, engine, info, options.quantize_weights == 8)
+        print("   rows  ctx |  ms/step  ×floor | forward  computing |", end="")
+        print(" hand-off longest  cut  sampling µs")
+        params = SamplingParams(
+            temperature=options.temperature, top_p=options.top_p, ignore_eos=True
+        )
+        bench = BatchBench(tree, ring, engine, info, options.quantize_weights == 8, meter, params)
         for batch in options.batches:
-            bench.run(batch, options.steps, bandwidth)
+            bench.run(batch, options.steps)
         for num_tokens in options.prefill:
             bench_prefill(engine, info, num_tokens, rate)
         for num_tokens in options.packed:
@@ -168,9 +172,11 @@ class BatchBench(NamedTuple):
     engine: TimedEngine
     info: ModelInfo
     is_int8: bool
+    meter: ReadMeter
+    params: SamplingParams
 
-    def run(self, batch: int, num_steps: int, bandwidth: float) -> None:
-        """One line."""
+    def run(self, batch: int, num_steps: int) -> None:
+        """One line; the bandwidth of its floor is the mean of before and after."""
         tree, engine = self.tree, self.engine
         context = 512 if batch == 1 else 1024
         # Rows that joined first run on while the others join.
@@ -179,8 +185,9 @@ class BatchBench(NamedTuple):
         if batch * width > engine.num_blocks:
             print(f"  {batch:5} {context:4} | {batch * width} blocks do not fit")
             return
+        bandwidth = self.meter.bandwidth()
         for slot in range(batch):
-            tree.fill(slot, PARAMS, context)
+            tree.fill(slot, self.params, context)
             tree.join(slot, context - 1, list(range(slot * width, (slot + 1) * width)))
         self._turn_until(batch, NUM_WARM_STEPS)
         last = batch - 1
@@ -196,12 +203,14 @@ class BatchBench(NamedTuple):
         self._retire(batch)
         figures = _figures(engine.marks[2:-2])
         num_bytes = step_bytes(self.info, batch, int(reached) - num_done // 2, is_int8=self.is_int8)
+        bandwidth = (bandwidth + self.meter.bandwidth()) / 2
         floor_ms = num_bytes / bandwidth * 1e3
         print(
             f"  {batch:5} {context:4} | {figures.step_ms:8.3f} {figures.step_ms / floor_ms:7.3f} "
             f"| {figures.forward_ms:7.3f}  {figures.computing:8.1%} "
-            f"| {figures.hand_off_ms * 1e3:6.0f} {figures.cut_ms * 1e3:6.0f} {sampling_us:8.0f}"
-            f"   (wall {elapsed_ms / num_done:.3f})",
+            f"| {figures.hand_off_ms * 1e3:6.0f} {figures.longest_ms * 1e3:8.0f} "
+            f"{figures.cut_ms * 1e3:6.0f} {sampling_us:8.0f}"
+            f"   (wall {elapsed_ms / num_done:.3f}, read {bandwidth / 1e12:.2f} TB/s)",
             flush=True,
         )
 
@@ -318,27 +327,6 @@ def make_engine(info: ModelInfo, config: Config, layers: str) -> TimedEngine:
     return engine
 
 
-def step_bytes(info: ModelInfo, batch: int, context: int, *, is_int8: bool = False) -> int:
-    """What a decode step must read: all weights but the embedding, and every row's KV.
-
-    Of experts those that somebody chooses, if all are as likely.
-    """
-    config = info.config
-    weights = bytes_of_weights(config, 2, is_int8=is_int8)
-    if is_int8 or not config.is_embedding_tied:  # else it is the output matrix, too
-        weights -= 2 * config.vocab_size * config.hidden_size
-    if config.experts is not None:
-        idle = (1 - config.experts.num_chosen / config.experts.num_experts) ** batch
-        weights -= int(idle * num_expert_weights(config) * (1 if is_int8 else 2))
-    return weights + batch * context * config.kv_bytes_per_token(2)
-
-
-def num_expert_weights(config: ModelConfig) -> int:
-    """Weights of which a token takes a part."""
-    shapes = config.weight_shapes().items()
-    return sum(math.prod(shape) for name, shape in shapes if ".mlp.experts." in name)
-
-
 def make_config(
     path: str,
     max_rows: int,
@@ -377,6 +365,7 @@ def _figures(marks: list[list[Any]]) -> StepFigures:
         statistics.median(forward),
         statistics.median(cuts),
         statistics.median(hand_offs),
+        max(hand_offs),
         sum(forward[:-1]) / sum(steps),
     )
 
@@ -389,6 +378,8 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--prefill", nargs="*", type=int, default=[2048, 8000])
     parser.add_argument("--packed", nargs="*", type=int, default=[512], help="many at once")
     parser.add_argument("--samplers", type=int, default=8)
+    parser.add_argument("--temperature", type=float, default=0.7)
+    parser.add_argument("--top-p", type=float, default=0.9)
     parser.add_argument("--layers", default="triton", choices=["triton", "torch"])
     parser.add_argument("--quantize-weights", type=int, default=16, choices=[16, 8])
     parser.add_argument("--hand-off", default="auto", choices=["auto", "stream", "host"])

@@ -57,22 +57,38 @@ def _read_kernel(
     tl.store(out + tl.program_id(0), tl.sum(total, 0))
 
 
-def read_bandwidth(num_bytes: int = 8 << 30) -> float:
-    """Bytes per second of a kernel that only reads."""
-    x = torch.randint(-(1 << 30), 1 << 30, (num_bytes // 4,), dtype=torch.int32, device="cuda")
-    out = torch.empty(132 * 8, dtype=torch.int32, device="cuda")
-    num_blocks = x.numel() // (4 * _BLOCK)
-    best_us = min(
-        time_graph(
-            lambda _, p=programs, w=warps: _read_kernel[(p,)](
-                x, out, num_blocks, block_size=_BLOCK, num_warps=w
-            ),
-            3,
+class ReadMeter:
+    """What the device can read in a second; it changes with the state of the card.
+
+    Args:
+        num_bytes: of the memory that is taken and read, far more than the caches hold.
+    """
+
+    def __init__(self, num_bytes: int = 8 << 30) -> None:
+        self._num_bytes = num_bytes
+        words = num_bytes // 4
+        self._x = torch.randint(-(1 << 30), 1 << 30, (words,), dtype=torch.int32, device="cuda")
+        self._out = torch.empty(132 * 8, dtype=torch.int32, device="cuda")
+
+    def bandwidth(self) -> float:
+        """Bytes per second of a kernel that only reads."""
+        best_us = min(
+            time_graph(lambda _, p=programs, w=warps: self._read(p, w), 3)
+            for programs in (132 * 2, 132 * 4, 132 * 8)
+            for warps in (8, 16)
         )
-        for programs in (132 * 2, 132 * 4, 132 * 8)
-        for warps in (8, 16)
-    )
-    return num_bytes / best_us * 1e6
+        return self._num_bytes / best_us * 1e6
+
+    def _read(self, num_programs: int, num_warps: int) -> None:
+        num_blocks = self._x.numel() // (4 * _BLOCK)
+        _read_kernel[(num_programs,)](
+            self._x, self._out, num_blocks, block_size=_BLOCK, num_warps=num_warps
+        )
+
+
+def read_bandwidth(num_bytes: int = 8 << 30) -> float:
+    """Bytes per second of a kernel that only reads, now."""
+    return ReadMeter(num_bytes).bandwidth()
 
 
 def product_rate(size: int = 8192) -> float:

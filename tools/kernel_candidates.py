@@ -12,7 +12,10 @@ from hybridgen.models.kernels.linear_choice import LIMB_GROUP, LinearChoice, Lin
 NORMED = ("qkv", "gate_up", "head")
 NUM_PROCESSORS = 132
 #: Rows and columns of weights (of both matrices of a gate), warps.
-_TILES = ((64, 128, 4), (64, 256, 4), (128, 64, 4), (128, 128, 4), (128, 128, 8), (256, 64, 8))
+_TILES = (
+    (64, 64, 4), (64, 128, 4), (64, 256, 4), (128, 64, 4), (128, 128, 4), (128, 128, 8),
+    (256, 64, 8),
+)  # fmt: skip
 #: The same for products in integers.
 _LIMB_TILES = (
     (64, 128, 4), (64, 256, 4), (64, 512, 4), (128, 128, 4), (128, 256, 4), (128, 128, 8),
@@ -79,11 +82,11 @@ def linear_candidates(shape: LinearShape, batch: int, *, has_norm: bool) -> Iter
 def _dot_candidates(shape: LinearShape, block_b: int) -> Iterator[LinearChoice]:
     """Tiles of 16 to 32 KiB, few programs that together leave room for those of the next kernel."""
     matrices = 2 if shape.is_gated else 1
-    for (tile, block_k, warps), stages in itertools.product(_TILES, (3, 4, 6)):
+    for (tile, block_k, warps), stages in itertools.product(_TILES, (3, 4, 5, 6)):
         block_n, weight_bytes = tile // matrices, shape.weight_bits // 8
         shared = stages * block_k * (tile * weight_bytes + block_b * 2)
         num_sums = tile * block_b // (32 * warps)  # registers of a thread
-        fits = 40_000 <= shared <= MAX_SHARED_BYTES and num_sums <= 128
+        fits = 30_000 <= shared <= MAX_SHARED_BYTES and num_sums <= 128
         is_narrow = shape.size % block_k or tile < min(block_b, 128)
         if fits and not is_narrow:
             for splits in _useful_splits(shape, block_n, block_k, MAX_SHARED_BYTES // shared):
@@ -115,7 +118,7 @@ def _useful_splits(shape: LinearShape, block_n: int, block_k: int, per_processor
     tiles = -(-shape.num_rows // block_n)
     possible = [
         splits
-        for splits in (1, 2, 3, 4, 5, 6, 8)
+        for splits in (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)
         if tiles * splits >= 0.75 * NUM_PROCESSORS and shape.size // block_k >= 4 * splits
     ]
 
@@ -123,12 +126,12 @@ def _useful_splits(shape: LinearShape, block_n: int, block_k: int, per_processor
         rounds = tiles * splits / (NUM_PROCESSORS * min(per_processor, 4))
         return 1 - rounds / -(-rounds // 1)
 
-    return sorted({*possible[:1], *sorted(possible[1:4], key=idle_share)[:1]})
+    return sorted({*possible[:1], *sorted(possible[1:5], key=idle_share)[:2]})
 
 
 def _gemv_candidates(shape: LinearShape, has_norm: bool) -> Iterator[LinearChoice]:
     for block_n, block_k, warps, stages in itertools.product(
-        (1, 2, 4, 8), (512, 1024, 2048), (4, 8), (1, 3)
+        (1, 2, 4, 8), (512, 1024, 2048), (2, 4, 8), (1, 2, 3)
     ):
         per_thread = block_n * (2 if shape.is_gated else 1) * block_k // (warps * 32)
         if max(16, 8 * 16 // shape.weight_bits) <= per_thread <= 64:

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import itertools
 import time
+from collections.abc import Callable
 from typing import NamedTuple
 
 from hybridgen import fault
@@ -172,13 +173,15 @@ class Sampler:
     def _do_rest(self, step: int, report: Report) -> None:
         """Rows that were left: without a cut, without a mask, or with another lane before them."""
         num_looks = 0
+        wait_for_rows = self._ring.wait_urgent
         while report.num_left:
             if report.num_unmasked:
                 is_there = self._masks.fill(self._native, step) > 0 or self._is_awaited(step)
             elif report.num_early:
                 is_there = self._await_turn(step, num_looks)
             else:
-                is_there = self._await_whole(step)
+                is_there = self._await_rows(step, wait_for_rows)
+                wait_for_rows = self._ring.wait_whole  # for rows that are not among the urgent
             if not is_there:
                 return
             num_looks += 1
@@ -189,7 +192,7 @@ class Sampler:
             self._tell(report)
 
     def _await_turn(self, step: int, num_looks: int) -> bool:
-        """Give another lane a moment for its rows of the step before; False as in _await_whole."""
+        """Give another lane a moment for its rows of the step before; False as in _await_rows."""
         if num_looks >= LOOKS_PER_READ or self._spin_us == 0:
             time.sleep(DEVICE_NAP_US / 1e6)
         if (num_looks + 1) % LOOKS_PER_READ == 0:
@@ -201,12 +204,11 @@ class Sampler:
         ring, context = self._ring, self._context
         return not context.should_exit and ring.latest != POISON and ring.is_ready(step)
 
-    def _await_whole(self, step: int) -> bool:
-        """Wait for the complete rows; False: the lane is not awaited any more, or exit is due."""
-        ring = self._ring
+    def _await_rows(self, step: int, wait: Callable[[int, int, int], bool]) -> bool:
+        """Wait for complete rows; False: the lane is not awaited any more, or exit is due."""
         spin_us = DEVICE_SPIN_US if self._spin_us else 0
         for look in itertools.count():
-            if ring.wait_whole(step, spin_us, spin_us + DEVICE_NAP_US):
+            if wait(step, spin_us, spin_us + DEVICE_NAP_US):
                 return True
             spin_us = 0
             if (look + 1) % LOOKS_PER_READ == 0:

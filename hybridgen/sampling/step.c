@@ -20,7 +20,7 @@ struct step {
     const struct hg_masks *masks;
     struct hg_scratch *scratch;
     uint64_t number;
-    const uint64_t *ready, *whole;
+    const uint64_t *ready, *whole, *urgent;
     const struct hg_row *rows;
     const float *logits;
     const uint8_t *cuts; /* NULL: rows have none, and are there as soon as the step is */
@@ -61,6 +61,7 @@ static int open_step(const struct hg_segments *a, uint64_t number, uint64_t lane
     s->number = number;
     s->ready = &head->ready;
     s->whole = &head->whole;
+    s->urgent = &head->urgent;
     s->rows = (const struct hg_row *)(record + sizeof *head);
     s->depth = logits->depth;
     s->num_rows = num_rows;
@@ -309,15 +310,23 @@ static struct hg_sampled do_row_if_current(const struct step *s, size_t r, const
     return do_row(s, &at, is_whole, report);
 }
 
-/* Do every row of the lane, or only those that were left; counts those that (still) are. */
-static void do_rows(const struct step *s, int is_rest, int is_whole,
+static int is_there(const struct step *s, const uint64_t *word) {
+    return hg_load(word) == s->number;
+}
+
+/* Do every row of the lane, or only those that were left, by their cuts or, with `has_rows`, by the
+ * complete rows that are there; counts those that are (still) left. */
+static void do_rows(const struct step *s, int is_rest, int has_rows,
                     struct hg_step_report *report) {
+    const int is_whole = !s->cuts || (has_rows && is_there(s, s->whole));
+    const int has_urgent = s->cuts && has_rows && is_there(s, s->urgent);
     report->num_left = report->num_early = report->num_unmasked = 0;
     for (size_t r = 0; r < s->num_rows; r++) {
         const struct hg_row copy = s->rows[r], *row = &copy;
         if (row->lane != s->lane || (is_rest && !(s->results[r].flags & ROW_LEFT)))
             continue;
-        struct hg_sampled result = do_row_if_current(s, r, row, is_whole, report);
+        int is_readable = is_whole || (has_urgent && is_there(s, &cut_at(s, r)->urgent));
+        struct hg_sampled result = do_row_if_current(s, r, row, is_readable, report);
         s->results[r] = result;
         if (result.flags & ROW_LEFT) {
             report->num_left++;
@@ -348,8 +357,8 @@ int hg_sample_step(const struct hg_segments *segments, const struct hg_lanes *la
         return -1;
     /* Whoever can go on without the whole row does so first. */
     if (has_rows)
-        do_rows(&s, is_rest, !s.cuts, report);
-    if (report->num_left && hg_load(s.whole) == step)
+        do_rows(&s, is_rest, 0, report);
+    if (report->num_left && (is_there(&s, s.whole) || is_there(&s, s.urgent)))
         do_rows(&s, 1, 1, report);
     if (report->num_left) {
         report->elapsed_ns = (uint64_t)(hg_now_ns() - started_ns);

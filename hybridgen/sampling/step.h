@@ -10,14 +10,14 @@ struct hg_step_report {
     uint64_t num_rows, num_tokens, num_stale, num_invalid;
     uint64_t detokenizers; /* bit (index % 64): has something new to read */
     uint64_t num_cut;      /* tokens that a cut gave */
-    uint64_t num_left;     /* rows that wait for `whole`, another lane or a mask: not done yet */
+    uint64_t num_left;     /* rows that wait to be complete, another lane or a mask: not done yet */
     uint64_t num_early;    /* those of them that wait for another lane */
     uint64_t num_unmasked; /* those of them that have a grammar and wait for its mask */
     uint64_t elapsed_ns;   /* of the call, without its wake-up, which may cost it its core */
 };
 
-/* Do the rows of the lane: first those whose cut gives the token (cut.h), then the others, if the
- * complete rows are there.  If they are not, those rows are left and `done` is not stored: call
+/* Do the rows of the lane: first those whose cut gives the token (cut.h), then the others, if they
+ * are there, complete.  Those that are not are left and `done` is not stored: call
  * again, with `is_rest`, which does what is left and counts nothing twice.  Rows without cuts are
  * there as soon as the step is.  Where the device chose the tokens of the step before it waited for
  * nobody, so the lane that had a row then may not have published its token yet: such a row is left

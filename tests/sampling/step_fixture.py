@@ -68,6 +68,14 @@ class Segments:
         _native_ipc.store(self.logits.buf, self.logits.ready_offset(step), step)
         _native_ipc.store(self.logits.buf, self.logits.latest_offset, step)
 
+    def send_urgent(self, step: int, rows: dict[int, np.ndarray]) -> None:
+        """Some complete rows of a step, before the others."""
+        ring = self.logits
+        for row, logits in rows.items():
+            np.asarray(ring.logits(step)).reshape(6, -1)[row, : ring.vocab_size] = logits
+            _native_ipc.store(ring.buf, ring.row_urgent_offset(step, row), step)
+        _native_ipc.store(ring.buf, ring.urgent_offset(step), step)
+
     def complete(self, step: int, logits: np.ndarray) -> None:
         """The complete rows of a step, after its cuts."""
         self.fill(step, logits)

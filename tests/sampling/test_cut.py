@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hybridgen.ipc import _native as _native_ipc
 from hybridgen.ipc.logit_ring import Cut, CutState, RowHas, RowHeader
 from hybridgen.ipc.sampled_ring import RowFlag
 from hybridgen.ipc.slot_table import Finish, RowError, SlotWord
@@ -302,6 +303,36 @@ def test_rows_that_need_no_complete_row_do_not_wait_for_those_that_do() -> None:
     assert s.sample_ready(1, is_rest=True) == (1, 1, 0b010, 0, 0, 0, 0)
     assert s.sampled.results(1, 3) == [(20, 0), (30, 0), (40, 0)]
     assert s.sampled.done(1, 0) == 1
+
+
+def test_urgent_rows_do_not_wait_for_the_others() -> None:
+    s = Segments(cut_capacity=CAPACITY)
+    for slot in range(3):
+        s.open_slot(slot, [5], GREEDY)
+    logits = peaked(20, 30, 40)
+    s.publish_cuts(1, [s.row(slot) for slot in range(3)], [])
+    assert s.sample_ready(1) == (0, 0, 0, 0, 0, 0, 3)
+    s.send_urgent(1, {0: logits[0], 2: logits[2]})
+    assert s.sample_ready(1, is_rest=True) == (2, 2, 0b101, 0, 0, 0, 1)
+    assert [s.output(slot) for slot in range(3)] == [[20], [], [40]]
+    assert s.sampled.done(1, 0) == 0
+    s.complete(1, logits)
+    assert s.sample_ready(1, is_rest=True) == (1, 1, 0b010, 0, 0, 0, 0)
+    assert s.sampled.done(1, 0) == 1
+
+
+def test_a_row_is_not_urgent_before_the_step_says_that_urgent_rows_are_there() -> None:
+    s, row = opened(flags=0)
+    s.publish_cuts(1, [row], [])
+    s.send_urgent(1, {0: LOGITS})
+    for step in (0, 4):  # in the same place
+        _native_ipc.store(s.logits.buf, s.logits.urgent_offset(1), step)
+        assert s.sample_ready(1, is_rest=step > 0)[6] == 1
+    _native_ipc.store(s.logits.buf, s.logits.urgent_offset(1), 1)
+    _native_ipc.store(s.logits.buf, s.logits.row_urgent_offset(1, 0), 4)
+    assert s.sample_ready(1, is_rest=True)[6] == 1
+    _native_ipc.store(s.logits.buf, s.logits.row_urgent_offset(1, 0), 1)
+    assert s.sample_ready(1, is_rest=True)[6] == 0
 
 
 def test_a_replacement_repeats_what_its_predecessor_did_and_left() -> None:

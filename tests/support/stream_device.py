@@ -91,7 +91,7 @@ class StreamDevice:
         self.has_cuts = slots is not None
         self._slots, self._token_store = slots, tokens
         self.copying = Stream()
-        self.num_chosen = self.num_cut = self.num_copied = 0
+        self.num_chosen = self.num_cut = self.num_urgent = self.num_copied = 0
         self._parameters = np.zeros((layout.max_rows, PARAMETER_WORDS), np.int32)
         self.decoding = Stream()
         self.prefilling = Stream()
@@ -152,6 +152,10 @@ class StreamDevice:
     def copy_rows_aside(self, step: int, num_rows: int) -> None:
         def copy() -> None:
             rows = self._logits[step % 2][:num_rows].copy()
+            for row in range(num_rows):  # those that want more than a cut, and no others
+                if not self._parameters[row][7] & RowWork.CUT:
+                    self._send(step, row)
+            _native.store(self._ring.buf, self._ring.urgent_offset(step), step)
 
             def put() -> None:
                 self._copy(step, num_rows, rows)
@@ -219,6 +223,13 @@ class StreamDevice:
         ring = self._ring
         out = np.asarray(ring.logits(step)).reshape(ring.max_rows, -1)[:, :VOCAB_SIZE]
         out[:num_rows] = self._logits[step % 2][:num_rows] if rows is None else rows
+
+    def _send(self, step: int, row: int) -> None:
+        ring = self._ring
+        out = np.asarray(ring.logits(step)).reshape(ring.max_rows, -1)
+        out[row, :VOCAB_SIZE] = self._logits[step % 2][row]
+        _native.store(ring.buf, ring.row_urgent_offset(step, row), step)
+        self.num_urgent += 1
 
     def _cut(self, step: int, row: int, *, is_choosing: bool) -> None:
         """As the kernels do, for the row whose parameters the host has set."""

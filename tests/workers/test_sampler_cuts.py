@@ -36,21 +36,33 @@ def complete(place: Workplace, step: int, tops: Sequence[int]) -> None:
     logits = np.asarray(ring.logits(step)).reshape(ring.max_rows, -1)
     logits[:] = 0
     logits[np.arange(len(tops)), tops] = 50
+    _native.store(ring.buf, ring.urgent_offset(step), step)
     _native.store(ring.buf, ring.whole_offset(step), step)
 
 
-def at_first_look(monkeypatch: pytest.MonkeyPatch, happen: Callable[[], None]) -> list[int]:
-    """Let something happen while the sampler waits for complete rows; the steps it waited for."""
-    waited: list[int] = []
-    look = LogitRing.wait_whole
+def send_urgent(place: Workplace, step: int, tops: dict[int, int]) -> None:
+    """Some complete rows, before the others."""
+    ring = place.logits
+    logits = np.asarray(ring.logits(step)).reshape(ring.max_rows, -1)
+    for row, top in tops.items():
+        logits[row] = 0
+        logits[row, top] = 50
+        _native.store(ring.buf, ring.row_urgent_offset(step, row), step)
+    _native.store(ring.buf, ring.urgent_offset(step), step)
 
-    def wait_whole(ring: LogitRing, step: int, spin_us: int, timeout_us: int) -> bool:
+
+def at_first_look(monkeypatch: pytest.MonkeyPatch, happen: Callable[[], None]) -> list[int]:
+    """Let something happen while the sampler waits for urgent rows; the steps it waited for."""
+    waited: list[int] = []
+    look = LogitRing.wait_urgent
+
+    def wait_urgent(ring: LogitRing, step: int, spin_us: int, timeout_us: int) -> bool:
         waited.append(step)
         if len(waited) == 2:
             happen()
         return look(ring, step, spin_us, timeout_us)
 
-    monkeypatch.setattr(LogitRing, "wait_whole", wait_whole)
+    monkeypatch.setattr(LogitRing, "wait_urgent", wait_urgent)
     return waited
 
 
@@ -94,6 +106,29 @@ def test_the_other_rows_are_done_once_they_are_complete(
     assert bell.clear()
     counters = place.snapshot("sampler-0").counters
     assert (counters["rows"], counters["tokens"], counters["cut_rows"]) == (2, 2, 1)
+
+
+def test_urgent_rows_are_done_before_the_others_are_complete(
+    cut_workplace: Workplace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = cut_workplace
+    sampler = Sampler(place.context("sampler-0"))
+    for slot in (0, 1):
+        place.fill_slot(slot, GREEDY, [1])
+    publish_cuts(place, 1, [(next_row(place, 0), 65), (next_row(place, 1), 66)])
+    send_urgent(place, 1, {1: 67})
+    seen: list[list[list[int]]] = []
+    look = LogitRing.wait_whole
+
+    def wait_whole(ring: LogitRing, step: int, spin_us: int, timeout_us: int) -> bool:
+        seen.append([place.output(slot) for slot in (0, 1)])
+        complete(place, step, [68, 69])
+        return look(ring, step, spin_us, timeout_us)
+
+    monkeypatch.setattr(LogitRing, "wait_whole", wait_whole)
+    sampler.turn(0)
+    assert seen == [[[], [67]]]
+    assert place.sampled.results(1, 2) == [(68, 0), (67, 0)]
 
 
 def test_a_host_that_publishes_complete_rows_is_not_waited_for(

@@ -2,8 +2,9 @@
 
 A row of logits is up to half a megabyte, and most of the time a sampler needs a few hundred of
 them. So the device cuts each row to those (``kernels.cut``), straight into the ring, and publishes
-the step. Whole rows follow on a stream of their own, while samplers already answer and while the
-next step is computed: they are there for the rows that the cut does not decide.
+the step. Whole rows of those that the cut does not decide follow at once; then all rows, on a
+stream of their own, while samplers already answer and while the next step is computed: so whatever
+a sampler finds, it need not ask for a row.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from hybridgen.models.cuda.prefill import Prefiller
 from hybridgen.models.cuda.streams import Mark, is_through, make_stream
 from hybridgen.models.kernels.choose import choose_rows
 from hybridgen.models.kernels.cut import CutWorkspace, cut_rows
+from hybridgen.models.kernels.urgent_rows import send_urgent_rows
 
 _FLOAT_BYTES = 4
 
@@ -96,7 +98,8 @@ class Outlet:
         self._copy(self._driver_stream, step, num_rows)
 
     def copy_rows_aside(self, step: int, num_rows: int) -> None:
-        """Copy whole rows beside what follows, and say in the ring that they are there."""
+        """Send urgent rows, then copy all beside what follows; say in the ring what is there."""
+        self._send_urgent_rows(step, num_rows)
         self._emitted.record(self._stream)
         self._emitted.hold(self._copy_stream)
         self._copy(self._driver_copy_stream, step, num_rows)
@@ -111,11 +114,29 @@ class Outlet:
         for step, is_choosing in itertools.product((0, 2**31), (False, True)):
             for num_rows in sorted({1, min(2, max_rows), max_rows}):
                 self.cut(step, num_rows, is_choosing=is_choosing)
+                self._send_urgent_rows(step, num_rows, is_sending=False)
         self._stream.synchronize()
 
     def is_quiet(self) -> bool:
         """Whether nothing is under way aside."""
         return is_through(self._copy_stream)
+
+    def _send_urgent_rows(self, step: int, num_rows: int, *, is_sending: bool = True) -> None:
+        """Behind the cuts on their stream, where nothing changes parameters or candidates yet."""
+        ring, base = self._regions.ring, self._regions.logits_region.device_address
+        with torch.cuda.stream(self._stream):
+            send_urgent_rows(
+                self._decoder.logits(step)[:num_rows, : ring.vocab_size],
+                self._state.parameters[:num_rows],
+                step,
+                base + ring.cut_offset_of(step),
+                base + ring.logits_offset(step),
+                ring.row_floats,
+                self._cut_workspace(),
+                is_sending=is_sending,
+            )
+        if is_sending:
+            self._driver_stream.write_word(base + ring.urgent_offset(step), step)
 
     def _cut_workspace(self) -> CutWorkspace:
         if self._workspace is None:

@@ -19,6 +19,8 @@ from hybridgen.models.kernels.cut_record import (
     ROW_CUT,
     STATE_NONE,
     STATE_TOKEN,
+    WEIGHT_GRID,
+    WEIGHT_SLACK,
     float_word,
     top_k_of,
     write_head,
@@ -36,9 +38,6 @@ from hybridgen.models.kernels.row_search import (
 
 #: A limit at or below zero keeps the first token, as the least positive weight would.
 _LEAST_LIMIT = tl.constexpr(2.0**-60)
-#: How much more than another logit's one below it may weigh: float32 rounding, and a grid step.
-_WEIGHT_SLACK = tl.constexpr(1.0 + 1e-5)
-_WEIGHT_GRID = tl.constexpr(2.0**-34)
 
 
 @triton.jit(do_not_specialize=["step", "records"])
@@ -188,7 +187,7 @@ def _draw_from_candidates(
     share = top_p.to(tl.float64)
     # Below the threshold nothing is finite, or nothing weighs enough for min_p.
     is_all = threshold <= unordered(tl.full([], LOWEST_FINITE, tl.int32))
-    most_below = exact_weight(threshold, top, scale).to(tl.float64) * _WEIGHT_SLACK + _WEIGHT_GRID
+    most_below = exact_weight(threshold, top, scale).to(tl.float64) * WEIGHT_SLACK + WEIGHT_GRID
     is_rest_light = is_all | (min_p.to(tl.float64) > most_below)
     is_proven_k = (count >= k) | is_all | (is_rest_light & (top_p >= 1.0))
     is_proven_p = is_rest_light | ((top_p < 1.0) & (tl.sum(mass, 0) >= share * total))

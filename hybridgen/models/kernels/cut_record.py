@@ -17,6 +17,11 @@ STATE_CANDIDATES = tl.constexpr(1)
 STATE_TOKEN = tl.constexpr(2)
 HEAD_BYTES = tl.constexpr(64)
 TOTAL_BYTE = tl.constexpr(24)
+URGENT_BYTE = tl.constexpr(40)
+
+#: How much more than another logit's one below it may weigh: float32 rounding, and a grid step.
+WEIGHT_SLACK = tl.constexpr(1.0 + 1e-5)
+WEIGHT_GRID = tl.constexpr(2.0**-34)
 
 #: float32 words of a row's facts on the device: top logit, threshold.
 FACT_WORDS = tl.constexpr(2)

@@ -19,7 +19,7 @@ from hybridgen.scheduler.row_parameters import BASE_WORD, read_parameters
 
 HEAD = np.dtype(
     [("state", "u4"), ("count", "u4"), ("token_id", "i4"), ("top", "f4"), ("threshold", "f4"),
-     ("scale", "f4"), ("total", "f8"), ("step", "u8"), ("reserved", "u8", 3)]
+     ("scale", "f4"), ("total", "f8"), ("step", "u8"), ("urgent", "u8"), ("reserved", "u8", 2)]
 )  # fmt: skip
 POLYNOMIAL = [
     float.fromhex(text)

@@ -183,7 +183,8 @@ def test_words_and_bytes_are_those_of_the_layout() -> None:
     layout = ipc_native.layout()
     fields = {name.partition(".")[2]: at for name, at in layout.items() if "hg_cut." in name}
     assert fields == {name: HEAD.fields[name][1] for name in fields}
-    assert len(fields) == 8
+    assert len(fields) == 9
+    assert layout["hg_cut.urgent"] == cut_record.URGENT_BYTE.value
     assert layout["hg_cut"] == HEAD.itemsize == cut_record.HEAD_BYTES.value
     assert cut_record.PARAMETER_WORDS.value == PARAMETER_WORDS
     assert cut_record.ROW_CUT.value == RowWork.CUT
