@@ -134,10 +134,7 @@ struct hg_step {
     uint64_t ready; /* = s: headers and cuts (where rows have none: the rows) are there */
     uint64_t num_rows;
     uint64_t whole; /* = s: complete rows are there; stored after them.  Writer: gpu */
-    /* = s: complete rows that say so in their cuts are there; stored after them, before `whole`.
-     * Writer: gpu (device) */
-    uint64_t urgent;
-    uint64_t reserved[4];
+    uint64_t reserved[5];
 };
 
 struct hg_row { /* Writer: gpu */
@@ -163,8 +160,8 @@ struct hg_cut {
     float scale;     /* log2(e) / temperature, 0 when greedy */
     double total;    /* sum of the weights of all logits at that scale; 0 when greedy */
     uint64_t step;   /* = s */
-    /* = s: the complete row comes before the others, for this cut does not decide the token, or the
-     * row has none (nothing else of the record counts then).  Stored before hg_step's `urgent`. */
+    /* = s: the complete row is there before the others, stored after it; for the cut does not
+     * decide the token, or the row has none, and then nothing else of this record counts. */
     uint64_t urgent;
     uint64_t reserved[2];
 };

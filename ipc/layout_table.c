@@ -55,7 +55,6 @@ static const struct entry ENTRIES[] = {
     FIELD(hg_slot, sampling),
 
     SIZE(hg_step), FIELD(hg_step, ready), FIELD(hg_step, num_rows), FIELD(hg_step, whole),
-    FIELD(hg_step, urgent),
     SIZE(hg_row), FIELD(hg_row, slot), FIELD(hg_row, lane), FIELD(hg_row, epoch),
     FIELD(hg_row, position), FIELD(hg_row, detokenizer), FIELD(hg_row, flags),
     SIZE(hg_cut), FIELD(hg_cut, state), FIELD(hg_cut, count), FIELD(hg_cut, token_id),

@@ -5,7 +5,7 @@
     byte 128                            latest: newest published step
     byte 192                            announced: newest step given to a device
     byte 4096 + (s % depth) × step_bytes
-      ready │ num_rows │ whole │ urgent │ …   64 bytes
+      ready │ num_rows │ whole │ …      64 bytes
       row headers                       32 bytes each: slot lane epoch position detokenizer flags
     byte data_offset + ((s % depth) × max_rows + r) × row_bytes
       float32[vocab_size]               logits of row r, rows padded to 64 bytes
@@ -18,8 +18,7 @@ Steps count from 1. A step's index is, in turn:
     old       ready == s - depth        readable by whoever still needs the older step
     filling   ready == 0                ``begin(s)``: the gpu process writes logits and headers
     ready     ready == s                ``publish(s)``: readable; samplers answer in sampled_ring
-    urgent    … and urgent == s         complete rows that cuts do not decide are readable too
-    whole     … and whole == s          and so are all others
+    whole     … and whole == s          the complete rows are readable too
 
 Order of stores: ``begin`` takes the old step back *before* its bytes change, so a late reader that
 looks at ``ready`` again after reading knows whether what it read is whole. ``publish`` stores
@@ -31,8 +30,8 @@ Where a device computes, it stores ``ready`` and ``latest`` itself, long after t
 the headers, and it cannot wake anybody. So the host *announces* a step as it enqueues it, which
 wakes; samplers then look at ``latest`` again and again until the step is there. In a ring with
 cuts a device publishes as soon as the cuts are there, and most rows are answered from their cut
-alone. Behind them it sends the complete rows that it takes for undecided, marks them in their cuts
-and stores ``urgent``; then it copies all rows and stores ``whole``. Without cuts, ``ready`` says
+alone. Behind them it sends the rows that it takes for undecided, each complete and then the word
+``urgent`` of its cut; then it copies all rows and stores ``whole``. Without cuts, ``ready`` says
 that the rows are there.
 
 Only the gpu process writes, and the ring belongs to one incarnation of it: when that dies, the
@@ -58,7 +57,6 @@ _ANNOUNCED_OFFSET = 192
 _STEP_BYTES = 64
 _NUM_ROWS_OFFSET = 8
 _WHOLE_OFFSET = 16
-_URGENT_OFFSET = 24
 _ROW_BYTES = 32
 _ROW = struct.Struct("=IIQQII")
 _CUT_BYTES = 64
@@ -274,11 +272,7 @@ class LogitRing:
         """Byte of a step's ``whole`` in ``buf``, for a device that stores it."""
         return self._base(step) + _WHOLE_OFFSET
 
-    def urgent_offset(self, step: int) -> int:
-        """Byte of a step's ``urgent`` in ``buf``, for a device that stores it."""
-        return self._base(step) + _URGENT_OFFSET
-
-    def row_urgent_offset(self, step: int, row: int) -> int:
+    def urgent_offset(self, step: int, row: int) -> int:
         """Byte of ``urgent`` of a row's cut in ``buf``, for a device that stores it."""
         return self.cut_offset_of(step) + row * self.cut_bytes + _CUT_URGENT_OFFSET
 
@@ -309,22 +303,9 @@ class LogitRing:
         """
         return _native.wait(self.buf, _LATEST_OFFSET, seen, spin_us, timeout_us)
 
-    def wait_whole(self, step: int, spin_us: int, timeout_us: int) -> bool:
-        """Wait until a step's complete rows are there, at most ``timeout_us``; are they?
-
-        A device wakes nobody and poison does not end this wait: call in a loop, for short times.
-        """
-        return self._wait_for(self.whole_offset(step), step, spin_us, timeout_us)
-
-    def wait_urgent(self, step: int, spin_us: int, timeout_us: int) -> bool:
-        """The same for those that the device takes for undecided."""
-        return self._wait_for(self.urgent_offset(step), step, spin_us, timeout_us)
-
-    def _wait_for(self, offset: int, step: int, spin_us: int, timeout_us: int) -> bool:
-        seen = _native.load(self.buf, offset)
-        if seen != step:
-            seen = _native.wait(self.buf, offset, seen, spin_us, timeout_us)
-        return seen == step
+    def is_whole(self, step: int) -> bool:
+        """Whether a step's complete rows are there."""
+        return _native.load(self.buf, self.whole_offset(step)) == step
 
     def poison(self) -> None:
         """Retire the ring: every wait on it ends at once, now and later."""

@@ -12,7 +12,7 @@ was announced; from then on it looks at ``latest`` until the step is there: with
 
 A device publishes a step as soon as what most rows come to is there: their cuts. Rows whose cut
 gives the token are done in the first call. Others are left: those that need the complete row, for
-which the loop looks at ``whole`` in the same way, those whose last token another lane has yet to
+which the loop looks in the same way, those whose last token another lane has yet to
 write, and those whose grammar has not said what may come. It calls again until none is. What a
 grammar allows next is worked out once a token is there, while the next step is being computed.
 """
@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable
 from typing import NamedTuple
 
 from hybridgen import fault
@@ -173,15 +172,13 @@ class Sampler:
     def _do_rest(self, step: int, report: Report) -> None:
         """Rows that were left: without a cut, without a mask, or with another lane before them."""
         num_looks = 0
-        wait_for_rows = self._ring.wait_urgent
         while report.num_left:
             if report.num_unmasked:
                 is_there = self._masks.fill(self._native, step) > 0 or self._is_awaited(step)
             elif report.num_early:
                 is_there = self._await_turn(step, num_looks)
             else:
-                is_there = self._await_rows(step, wait_for_rows)
-                wait_for_rows = self._ring.wait_whole  # for rows that are not among the urgent
+                is_there = self._await_rows(step)
             if not is_there:
                 return
             num_looks += 1
@@ -204,11 +201,11 @@ class Sampler:
         ring, context = self._ring, self._context
         return not context.should_exit and ring.latest != POISON and ring.is_ready(step)
 
-    def _await_rows(self, step: int, wait: Callable[[int, int, int], bool]) -> bool:
-        """Wait for complete rows; False: the lane is not awaited any more, or exit is due."""
+    def _await_rows(self, step: int) -> bool:
+        """Wait for a complete row; False: the lane is not awaited any more, or exit is due."""
         spin_us = DEVICE_SPIN_US if self._spin_us else 0
         for look in itertools.count():
-            if wait(step, spin_us, spin_us + DEVICE_NAP_US):
+            if self._native.await_rows(step, spin_us, spin_us + DEVICE_NAP_US):
                 return True
             spin_us = 0
             if (look + 1) % LOOKS_PER_READ == 0:

@@ -150,6 +150,27 @@ static PyObject *rest_of_step(PyObject *object, PyObject *number) {
     return failed ? refuse(step, error) : report_to_python(&report);
 }
 
+PyDoc_STRVAR(await_rows_doc,
+             "await_rows(step, spin_us, timeout_us, /)\n--\n\n"
+             "Wait until a row that next_step left is there, complete; is one?\n\n"
+             "Spins, then sleeps, at most timeout_us. A device wakes nobody and poison does not end\n"
+             "this wait: call in a loop, for short times.");
+
+static PyObject *await_rows(PyObject *object, PyObject *const *args, Py_ssize_t nargs) {
+    struct lane *self = (struct lane *)object;
+    int64_t spin_ns, timeout_ns;
+    if (nargs != 3)
+        return PyErr_Format(PyExc_TypeError, "await_rows takes 3 arguments, got %zd", nargs);
+    uint64_t step = PyLong_AsUnsignedLongLong(args[0]);
+    if (PyErr_Occurred() || as_ns(args[1], &spin_ns) || as_ns(args[2], &timeout_ns))
+        return NULL;
+    int is_there;
+    Py_BEGIN_ALLOW_THREADS
+    is_there = hg_await_rows(&self->segments, step, self->index, spin_ns, timeout_ns);
+    Py_END_ALLOW_THREADS
+    return PyBool_FromLong(is_there);
+}
+
 PyDoc_STRVAR(due_masks_doc,
              "due_masks(step, /)\n--\n\n"
              "The masks that are not there: those that rows of the step wait for; when none does,\n"
@@ -213,6 +234,7 @@ PyDoc_STRVAR(lane_doc,
 static PyMethodDef METHODS[] = {
     {"next_step", (PyCFunction)(void (*)(void))next_step, METH_FASTCALL, next_step_doc},
     {"rest_of_step", rest_of_step, METH_O, rest_of_step_doc},
+    {"await_rows", (PyCFunction)(void (*)(void))await_rows, METH_FASTCALL, await_rows_doc},
     {"due_masks", due_masks, METH_O, due_masks_doc},
     {"set_mask", (PyCFunction)(void (*)(void))set_mask, METH_FASTCALL, set_mask_doc},
     {NULL, NULL, 0, NULL},

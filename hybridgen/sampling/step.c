@@ -5,87 +5,12 @@
 #include <stdio.h>
 
 #include "hybridgen/sampling/cut.h"
+#include "hybridgen/sampling/open_step.h"
 #include "hybridgen/sampling/row.h"
 #include "ipc/wait.h"
 
 /* FinishReason of hybridgen/request.py. */
 enum { FINISH_STOP = 1, FINISH_LENGTH = 2, FINISH_STOP_STRING = 3, FINISH_ERROR = 5 };
-
-/* A result's flag between two looks at `whole`; nobody else reads results before `done`. */
-#define ROW_LEFT (1u << 31)
-
-/* The step as pointers, every one checked to lie inside its segment. */
-struct step {
-    const struct hg_lanes *lanes;
-    const struct hg_masks *masks;
-    struct hg_scratch *scratch;
-    uint64_t number;
-    const uint64_t *ready, *whole, *urgent;
-    const struct hg_row *rows;
-    const float *logits;
-    const uint8_t *cuts; /* NULL: rows have none, and are there as soon as the step is */
-    size_t depth, cut_capacity, num_rows, row_floats, vocab, max_model_len;
-    size_t num_slots, slot_bytes, logprob_depth;
-    uint64_t *done;
-    struct hg_sampled *results;
-    uint8_t *slots;
-    int32_t *tokens;
-    struct hg_logprob *logprobs;
-    uint64_t lane;
-};
-
-/* Find the step; returns 1, or 0 when it is poisoned, or -1 with `error`. */
-static int open_step(const struct hg_segments *a, uint64_t number, uint64_t lane, struct step *s,
-                     char *error, size_t error_bytes) {
-    const struct hg_logits_geometry *logits = &a->logits;
-    const struct hg_sampled_geometry *sampled = &a->sampled;
-    uint64_t index = number % logits->depth;
-    const uint8_t *records = a->bytes[HG_ARG_LOGITS] + HG_RECORDS_OFFSET;
-    const uint8_t *record = records + index * logits->step_bytes;
-    const struct hg_step *head = (const struct hg_step *)record;
-    uint8_t *lanes = a->bytes[HG_ARG_SAMPLED] + HG_RECORDS_OFFSET + index * sampled->step_bytes;
-    uint64_t ready = hg_load(&head->ready);
-    uint64_t num_rows = head->num_rows; /* once: what is checked is what is used */
-    int is_lane = lane < logits->num_lanes;
-    if (ready == HG_POISON ||
-        (is_lane && hg_load(&((struct hg_lane *)lanes)[lane].done) == HG_POISON))
-        return 0;
-    if (number == 0 || ready != number || num_rows > logits->max_rows || !is_lane) {
-        snprintf(error, error_bytes,
-                 "step %llu lane %llu is not there to sample: the ring shows step %llu with %llu "
-                 "rows, %llu lanes",
-                 (unsigned long long)number, (unsigned long long)lane, (unsigned long long)ready,
-                 (unsigned long long)num_rows, (unsigned long long)logits->num_lanes);
-        return -1;
-    }
-    s->number = number;
-    s->ready = &head->ready;
-    s->whole = &head->whole;
-    s->urgent = &head->urgent;
-    s->rows = (const struct hg_row *)(record + sizeof *head);
-    s->depth = logits->depth;
-    s->num_rows = num_rows;
-    s->logits = (const float *)(a->bytes[HG_ARG_LOGITS] + logits->data_offset +
-                                index * logits->max_rows * logits->row_bytes);
-    s->row_floats = logits->row_bytes / sizeof(float);
-    s->cut_capacity = logits->cut_capacity;
-    s->cuts = logits->cut_capacity == 0
-                  ? NULL
-                  : a->bytes[HG_ARG_LOGITS] + hg_cut_offset(logits) +
-                        index * logits->max_rows * HG_CUT_BYTES(logits->cut_capacity);
-    s->vocab = logits->vocab_size;
-    s->done = &((struct hg_lane *)lanes)[lane].done;
-    s->results = (struct hg_sampled *)(lanes + sampled->num_lanes * sizeof(struct hg_lane));
-    s->slots = a->bytes[HG_ARG_SLOTS] + HG_RECORDS_OFFSET;
-    s->num_slots = a->slots.num_slots;
-    s->slot_bytes = a->slots.slot_bytes;
-    s->max_model_len = a->slots.max_model_len;
-    s->tokens = (int32_t *)(a->bytes[HG_ARG_TOKENS] + HG_RECORDS_OFFSET);
-    s->logprobs = (struct hg_logprob *)(a->bytes[HG_ARG_LOGPROBS] + HG_RECORDS_OFFSET);
-    s->logprob_depth = a->logprobs.depth;
-    s->lane = lane;
-    return 1;
-}
 
 /* A row in its slot, as this process sees it: nothing of it changes while it is being done, even if
  * the shared words do.  Between `check_rows` and here they may have, so they are checked again. */
@@ -97,19 +22,15 @@ struct place {
     uint64_t index; /* of the token to choose, among the generated ones */
 };
 
-static struct hg_slot *slot_at(const struct step *s, uint64_t index) {
+static struct hg_slot *slot_at(const struct hg_open_step *s, uint64_t index) {
     return (struct hg_slot *)(s->slots + index * s->slot_bytes);
-}
-
-static const struct hg_cut *cut_at(const struct step *s, size_t r) {
-    return (const struct hg_cut *)(s->cuts + r * HG_CUT_BYTES(s->cut_capacity));
 }
 
 /* A cut comes fresh from the device, in no cache of this core: ask for all its lines at once, since
  * one after the other they take longer than the choice.  Few cuts are more than half full, and one
  * with a token is its first line. */
-static void prefetch_cut(const struct step *s, size_t r) {
-    const char *cut = (const char *)cut_at(s, r), *values = cut + sizeof(struct hg_cut);
+static void prefetch_cut(const struct hg_open_step *s, size_t r) {
+    const char *cut = (const char *)hg_cut_at(s, r), *values = cut + sizeof(struct hg_cut);
     const char *ids = values + s->cut_capacity * sizeof(float);
     size_t num_candidates = s->rows[r].flags & HG_ROW_HAS_TOKEN ? 0 : s->cut_capacity / 2;
     __builtin_prefetch(cut);
@@ -119,14 +40,14 @@ static void prefetch_cut(const struct step *s, size_t r) {
     }
 }
 
-static int has_cut(const struct step *s, const struct hg_row *row) {
+static int has_cut(const struct hg_open_step *s, const struct hg_row *row) {
     return s->cuts && row->flags & (HG_ROW_HAS_CUT | HG_ROW_HAS_TOKEN);
 }
 
 /* Do the lane's rows fit the slots?  Asked before the first store.  Returns 1, or 0 when it has
  * none, or -1 with `error`.  Nobody waits for a lane without rows, so its step may be replaced at
  * any time, and what it sees then are rows of another; one with rows holds the step in its place. */
-static int check_rows(const struct step *s, char *error, size_t error_bytes) {
+static int check_rows(const struct hg_open_step *s, char *error, size_t error_bytes) {
     int has_rows = 0;
     for (size_t r = 0; r < s->num_rows; r++) {
         const struct hg_row copy = s->rows[r], *row = &copy;
@@ -165,8 +86,8 @@ static int is_among(int32_t id, const int32_t *ids, int32_t count, int32_t most)
     return 0;
 }
 
-static uint64_t finish_reason(const struct step *s, const struct hg_slot *slot, int32_t token_id,
-                              uint64_t position) {
+static uint64_t finish_reason(const struct hg_open_step *s, const struct hg_slot *slot,
+                              int32_t token_id, uint64_t position) {
     const struct hg_sampling *p = &slot->sampling;
     if (!p->ignore_eos && is_among(token_id, p->eos_ids, p->num_eos_ids, HG_MAX_EOS_IDS))
         return FINISH_STOP;
@@ -178,7 +99,7 @@ static uint64_t finish_reason(const struct step *s, const struct hg_slot *slot, 
 }
 
 /* The index word is void while the record is being replaced, and stored last. */
-static void write_logprob(const struct step *s, uint64_t slot, uint64_t index,
+static void write_logprob(const struct hg_open_step *s, uint64_t slot, uint64_t index,
                           const struct hg_choice *choice) {
     struct hg_logprob *record = &s->logprobs[slot * s->logprob_depth + index % s->logprob_depth];
     hg_store(&record->generated_index, UINT64_MAX);
@@ -197,7 +118,7 @@ static struct hg_sampled end_row(struct hg_slot *slot, uint64_t reason, uint64_t
     return (struct hg_sampled){-1, HG_ROW_FINISHED | HG_ROW_NO_TOKEN, NAN, 0};
 }
 
-static struct hg_sampled publish(const struct step *s, const struct place *at,
+static struct hg_sampled publish(const struct hg_open_step *s, const struct place *at,
                                  const struct hg_choice *choice) {
     struct hg_slot *slot = at->slot;
     if (slot->sampling.num_logprobs >= 0)
@@ -210,10 +131,10 @@ static struct hg_sampled publish(const struct step *s, const struct place *at,
     return (struct hg_sampled){choice->token_id, reason ? HG_ROW_FINISHED : 0, choice->logprob, 0};
 }
 
-static int32_t ask_cut(const struct step *s, const struct place *at) {
+static int32_t ask_cut(const struct hg_open_step *s, const struct place *at) {
     if (!has_cut(s, &at->row))
         return HG_CUT_UNSURE;
-    return hg_cut_choose(s->lanes, s->scratch, cut_at(s, at->r), s->cut_capacity, s->number,
+    return hg_cut_choose(s->lanes, s->scratch, hg_cut_at(s, at->r), s->cut_capacity, s->number,
                          s->vocab, &at->slot->sampling, at->prompt_len, at->row.position,
                          (at->row.flags & HG_ROW_HAS_TOKEN) != 0);
 }
@@ -224,19 +145,19 @@ static struct hg_sampled end_invalid(struct hg_slot *slot, struct hg_step_report
     return end_row(slot, FINISH_ERROR, HG_ROW_INVALID_LOGITS, hg_load(&slot->generated));
 }
 
-static struct hg_sampled choose_from_cut(const struct step *s, const struct place *at,
+static struct hg_sampled choose_from_cut(const struct hg_open_step *s, const struct place *at,
                                          struct hg_step_report *report) {
     struct hg_choice choice = {.token_id = ask_cut(s, at), .logprob = NAN};
     if (choice.token_id == HG_CUT_INVALID)
         return end_invalid(at->slot, report);
     if (choice.token_id < 0)
-        return (struct hg_sampled){-1, ROW_LEFT, NAN, 0};
+        return (struct hg_sampled){-1, HG_ROW_LEFT, NAN, 0};
     report->num_cut++;
     report->num_tokens++;
     return publish(s, at, &choice);
 }
 
-static struct hg_sampled choose_from_row(const struct step *s, const struct place *at,
+static struct hg_sampled choose_from_row(const struct hg_open_step *s, const struct place *at,
                                          const uint64_t *mask, struct hg_step_report *report) {
     struct hg_choice choice;
     if (hg_sample_row(s->lanes, s->scratch, s->logits + at->r * s->row_floats, s->vocab,
@@ -248,21 +169,21 @@ static struct hg_sampled choose_from_row(const struct step *s, const struct plac
 }
 
 /* A row with a grammar. */
-static struct hg_sampled choose_allowed(const struct step *s, const struct place *at, int is_whole,
-                                        struct hg_step_report *report) {
+static struct hg_sampled choose_allowed(const struct hg_open_step *s, const struct place *at,
+                                        int is_whole, struct hg_step_report *report) {
     const struct hg_row *row = &at->row;
     const struct hg_mask *mask = hg_masks_find(s->masks, row->slot, row->epoch, row->position);
     report->num_unmasked += mask == NULL;
     if (mask && mask->is_spent)
         return end_row(at->slot, FINISH_ERROR, HG_ROW_GRAMMAR_SPENT, hg_load(&at->slot->generated));
     if (!mask || !is_whole)
-        return (struct hg_sampled){-1, ROW_LEFT, NAN, 0};
+        return (struct hg_sampled){-1, HG_ROW_LEFT, NAN, 0};
     return choose_from_row(s, at, mask->words, report);
 }
 
 /* Published before, and a predecessor died after that: read it back. */
-static struct hg_sampled repeat(const struct step *s, const struct place *at, uint64_t finish,
-                                struct hg_step_report *report) {
+static struct hg_sampled repeat(const struct hg_open_step *s, const struct place *at,
+                                uint64_t finish, struct hg_step_report *report) {
     int32_t token_id = s->tokens[at->row.slot * s->max_model_len + at->row.position];
     if ((size_t)(uint32_t)token_id >= s->vocab) /* damaged since */
         return end_invalid(at->slot, report);
@@ -270,7 +191,7 @@ static struct hg_sampled repeat(const struct step *s, const struct place *at, ui
     return (struct hg_sampled){token_id, flags, NAN, 0};
 }
 
-static struct hg_sampled do_row(const struct step *s, const struct place *at, int is_whole,
+static struct hg_sampled do_row(const struct hg_open_step *s, const struct place *at, int is_whole,
                                 struct hg_step_report *report) {
     struct hg_slot *slot = at->slot;
     uint64_t generated = hg_load(&slot->generated);
@@ -281,7 +202,7 @@ static struct hg_sampled do_row(const struct step *s, const struct place *at, in
         return repeat(s, at, finish, report);
     if (at->index > generated) { /* the step before was another lane's, which has yet to do it */
         report->num_early++;
-        return (struct hg_sampled){-1, ROW_LEFT, NAN, 0};
+        return (struct hg_sampled){-1, HG_ROW_LEFT, NAN, 0};
     }
     /* A matched stop string is a complete answer: it wins over a cancel that came as late. */
     if (hg_load(&slot->stop))
@@ -295,8 +216,9 @@ static struct hg_sampled do_row(const struct step *s, const struct place *at, in
     return is_whole ? choose_from_row(s, at, NULL, report) : choose_from_cut(s, at, report);
 }
 
-static struct hg_sampled do_row_if_current(const struct step *s, size_t r, const struct hg_row *row,
-                                           int is_whole, struct hg_step_report *report) {
+static struct hg_sampled do_row_if_current(const struct hg_open_step *s, size_t r,
+                                           const struct hg_row *row, int is_whole,
+                                           struct hg_step_report *report) {
     struct place at = {.r = r, .row = *row};
     if (row->slot < s->num_slots && row->position < s->max_model_len) {
         at.slot = slot_at(s, row->slot);
@@ -310,25 +232,19 @@ static struct hg_sampled do_row_if_current(const struct step *s, size_t r, const
     return do_row(s, &at, is_whole, report);
 }
 
-static int is_there(const struct step *s, const uint64_t *word) {
-    return hg_load(word) == s->number;
-}
-
 /* Do every row of the lane, or only those that were left, by their cuts or, with `has_rows`, by the
  * complete rows that are there; counts those that are (still) left. */
-static void do_rows(const struct step *s, int is_rest, int has_rows,
+static void do_rows(const struct hg_open_step *s, int is_rest, int has_rows,
                     struct hg_step_report *report) {
-    const int is_whole = !s->cuts || (has_rows && is_there(s, s->whole));
-    const int has_urgent = s->cuts && has_rows && is_there(s, s->urgent);
     report->num_left = report->num_early = report->num_unmasked = 0;
     for (size_t r = 0; r < s->num_rows; r++) {
         const struct hg_row copy = s->rows[r], *row = &copy;
-        if (row->lane != s->lane || (is_rest && !(s->results[r].flags & ROW_LEFT)))
+        if (row->lane != s->lane || (is_rest && !(s->results[r].flags & HG_ROW_LEFT)))
             continue;
-        int is_readable = is_whole || (has_urgent && is_there(s, &cut_at(s, r)->urgent));
-        struct hg_sampled result = do_row_if_current(s, r, row, is_readable, report);
+        int is_whole = has_rows ? hg_is_complete(s, r) : !s->cuts;
+        struct hg_sampled result = do_row_if_current(s, r, row, is_whole, report);
         s->results[r] = result;
-        if (result.flags & ROW_LEFT) {
+        if (result.flags & HG_ROW_LEFT) {
             report->num_left++;
             continue;
         }
@@ -342,9 +258,9 @@ int hg_sample_step(const struct hg_segments *segments, const struct hg_lanes *la
                    const struct hg_masks *masks, uint64_t step, uint64_t lane, int is_rest,
                    struct hg_step_report *report, char *error, size_t error_bytes) {
     const int64_t started_ns = hg_now_ns();
-    struct step s = {.lanes = lanes, .masks = masks};
+    struct hg_open_step s = {.lanes = lanes, .masks = masks};
     *report = (struct hg_step_report){0};
-    int is_open = open_step(segments, step, lane, &s, error, error_bytes);
+    int is_open = hg_open_step(segments, step, lane, &s, error, error_bytes);
     if (is_open <= 0)
         return is_open;
     s.scratch = hg_scratch_get(s.vocab);
@@ -358,7 +274,7 @@ int hg_sample_step(const struct hg_segments *segments, const struct hg_lanes *la
     /* Whoever can go on without the whole row does so first. */
     if (has_rows)
         do_rows(&s, is_rest, 0, report);
-    if (report->num_left && (is_there(&s, s.whole) || is_there(&s, s.urgent)))
+    if (report->num_left && hg_has_complete(&s))
         do_rows(&s, 1, 1, report);
     if (report->num_left) {
         report->elapsed_ns = (uint64_t)(hg_now_ns() - started_ns);
@@ -374,8 +290,8 @@ int hg_sample_step(const struct hg_segments *segments, const struct hg_lanes *la
 }
 
 /* Which mask the row's slot needs next, if one; `is_waiting`: the row of this step does. */
-static int needs_mask(const struct step *s, const struct hg_row *row, struct hg_due_mask *due,
-                      int *is_waiting) {
+static int needs_mask(const struct hg_open_step *s, const struct hg_row *row,
+                      struct hg_due_mask *due, int *is_waiting) {
     if (row->lane != s->lane || row->slot >= s->num_slots)
         return 0;
     struct hg_slot *slot = slot_at(s, row->slot);
@@ -390,9 +306,9 @@ static int needs_mask(const struct step *s, const struct hg_row *row, struct hg_
 
 size_t hg_due_masks(const struct hg_segments *segments, const struct hg_masks *masks, uint64_t step,
                     uint64_t lane, struct hg_due_mask *due, size_t most) {
-    struct step s = {.masks = masks};
+    struct hg_open_step s = {.masks = masks};
     char error[200];
-    if (open_step(segments, step, lane, &s, error, sizeof error) <= 0)
+    if (hg_open_step(segments, step, lane, &s, error, sizeof error) <= 0)
         return 0;
     size_t num_waiting = 0, count = 0;
     for (size_t r = 0; r < s.num_rows && count < most; r++) {

@@ -1,6 +1,7 @@
 /* See turn.h. */
 #include "hybridgen/sampling/turn.h"
 
+#include "hybridgen/sampling/open_step.h"
 #include "ipc/wait.h"
 
 static const uint64_t *ready_word(const struct hg_segments *s, uint64_t step) {
@@ -49,6 +50,26 @@ int hg_next_step(const struct hg_segments *segments, const struct hg_lanes *lane
     if (step > latest || hg_load(done_word(segments, step, lane)) >= step)
         return 0;
     return sample_if_there(segments, lanes, masks, step, lane, 0, &turn->report, error, error_bytes);
+}
+
+int hg_await_rows(const struct hg_segments *segments, uint64_t step, uint64_t lane, int64_t spin_ns,
+                  int64_t timeout_ns) {
+    struct hg_open_step s;
+    char error[200];
+    if (hg_open_step(segments, step, lane, &s, error, sizeof error) <= 0)
+        return 0;
+    const int64_t start_ns = hg_now_ns();
+    while (!hg_has_complete(&s)) {
+        if (hg_now_ns() - start_ns >= spin_ns) {
+            const int64_t nap_ns = timeout_ns - spin_ns;
+            const struct timespec nap = {nap_ns / 1000000000, nap_ns % 1000000000};
+            if (nap_ns > 0)
+                nanosleep(&nap, NULL); /* cut short by a signal, it is over just so */
+            return hg_has_complete(&s);
+        }
+        HG_PAUSE();
+    }
+    return 1;
 }
 
 int hg_rest_of_step(const struct hg_segments *segments, const struct hg_lanes *lanes,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import pytest
 import torch
@@ -13,7 +15,9 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
 ]
 if torch.cuda.is_available():
+    from hybridgen.models.kernels.urgent_rows import send_urgent_rows
     from tests.models.kernels.sampling_oracle import (
+        HEAD,
         Batch,
         Row,
         chosen_by_sampler,
@@ -99,3 +103,26 @@ def test_records_hold_all_that_reach_their_threshold_and_the_exact_total(vocab, 
                 weights = weights_of(row.logits, row.logits.max(), scale_of(params))
             assert record.total == weights.astype(np.float64).sum()
             assert vocab <= 1000 or 128 <= len(record.ids) <= 512
+
+
+@pytest.mark.parametrize("vocab", [50_257, 128_256])
+def test_urgent_rows_are_in_host_memory_when_their_word_says_so(vocab):
+    rows = [Row(smooth(vocab, seed, 2.0), SamplingParams(temperature=1.0)) for seed in range(16)]
+    batch = Batch(rows, capacity=512, device="cuda")
+    batch.records = torch.zeros_like(batch.records, device="cpu").pin_memory()
+    places = torch.empty(len(rows), vocab).pin_memory()
+    words = [record[:64].numpy().view(HEAD)["urgent"] for record in batch.records]
+    for step in range(1, 40):
+        places.fill_(torch.nan)
+        batch.step = step
+        batch.cut()
+        send_urgent_rows(
+            batch.logits, batch.params, step, batch.records.data_ptr(), places.data_ptr(), vocab,
+            batch.workspace,
+        )  # fmt: skip
+        until_s = time.monotonic() + 5.0
+        for index in reversed(range(len(rows))):
+            while words[index][0] != step:  # at once: nothing else tells that a row is there
+                assert time.monotonic() < until_s
+            assert np.array_equal(places[index].numpy(), rows[index].logits)
+    assert not batch.workspace.counters.any()

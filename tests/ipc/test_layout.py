@@ -64,7 +64,6 @@ NATIVE = _native.layout()
         ("hg_row.detokenizer", 24),
         ("hg_row.flags", 28),
         ("hg_step.whole", logit_ring._WHOLE_OFFSET),
-        ("hg_step.urgent", logit_ring._URGENT_OFFSET),
         ("hg_cut.urgent", logit_ring._CUT_URGENT_OFFSET),
         ("hg_cut", logit_ring._CUT_BYTES),
         ("hg_cut", logit_ring._CUT.size),

@@ -140,34 +140,21 @@ def test_a_cut_that_does_not_fit_is_refused() -> None:
         LogitRing.make_geometry(2, 2, 20, 1, 12)
 
 
-def test_complete_rows_are_awaited_apart_from_the_step_itself() -> None:
+def test_complete_rows_are_published_apart_from_the_step_itself() -> None:
     ring = LogitRing.in_memory(2, 2, 16, 1, 8)
     ring.write_rows(1, [])
     _native.store(ring.buf, ring.ready_offset(1), 1)
     assert ring.is_ready(1)
-    assert not ring.wait_whole(1, 0, 500)
+    assert not ring.is_whole(1)
     _native.store(ring.buf, ring.whole_offset(1), 1)
-    assert ring.wait_whole(1, 0, 10_000_000)
-    assert not ring.wait_whole(3, 0, 500)  # the same place, another step
+    assert ring.is_whole(1)
+    assert not ring.is_whole(3)  # the same place, another step
     ring.publish(2)
-    assert ring.wait_whole(2, 0, 10_000_000)
-
-
-def test_urgent_rows_are_awaited_apart_from_the_others() -> None:
-    ring = LogitRing.in_memory(2, 2, 16, 1, 8)
-    ring.write_rows(1, [])
-    assert not ring.wait_urgent(1, 0, 500)
-    _native.store(ring.buf, ring.urgent_offset(1), 1)
-    assert ring.wait_urgent(1, 0, 10_000_000)
-    assert not ring.wait_whole(1, 0, 500)
-    places = {ring.row_urgent_offset(step, row) for step in (1, 2) for row in (0, 1)}
-    assert places == {
-        ring.cut_offset_of(s) + r * ring.cut_bytes + 40 for s in (1, 2) for r in (0, 1)
-    }
+    assert ring.is_whole(2)
 
 
 def test_a_new_cut_is_not_urgent() -> None:
     ring = LogitRing.in_memory(2, 2, 16, 1, 8)
-    _native.store(ring.buf, ring.row_urgent_offset(1, 1), 1)
+    _native.store(ring.buf, ring.urgent_offset(1, 1), 1)
     ring.write_cut(1, 1, CUT)
-    assert _native.load(ring.buf, ring.row_urgent_offset(1, 1)) == 0
+    assert _native.load(ring.buf, ring.urgent_offset(1, 1)) == 0

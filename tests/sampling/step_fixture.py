@@ -73,8 +73,7 @@ class Segments:
         ring = self.logits
         for row, logits in rows.items():
             np.asarray(ring.logits(step)).reshape(6, -1)[row, : ring.vocab_size] = logits
-            _native_ipc.store(ring.buf, ring.row_urgent_offset(step, row), step)
-        _native_ipc.store(ring.buf, ring.urgent_offset(step), step)
+            _native_ipc.store(ring.buf, ring.urgent_offset(step, row), step)
 
     def complete(self, step: int, logits: np.ndarray) -> None:
         """The complete rows of a step, after its cuts."""

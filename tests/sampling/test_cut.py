@@ -321,17 +321,15 @@ def test_urgent_rows_do_not_wait_for_the_others() -> None:
     assert s.sampled.done(1, 0) == 1
 
 
-def test_a_row_is_not_urgent_before_the_step_says_that_urgent_rows_are_there() -> None:
+def test_an_old_word_for_an_urgent_row_is_not_taken_for_this_step() -> None:
     s, row = opened(flags=0)
     s.publish_cuts(1, [row], [])
     s.send_urgent(1, {0: LOGITS})
+    word = s.logits.urgent_offset(1, 0)
     for step in (0, 4):  # in the same place
-        _native_ipc.store(s.logits.buf, s.logits.urgent_offset(1), step)
+        _native_ipc.store(s.logits.buf, word, step)
         assert s.sample_ready(1, is_rest=step > 0)[6] == 1
-    _native_ipc.store(s.logits.buf, s.logits.urgent_offset(1), 1)
-    _native_ipc.store(s.logits.buf, s.logits.row_urgent_offset(1, 0), 4)
-    assert s.sample_ready(1, is_rest=True)[6] == 1
-    _native_ipc.store(s.logits.buf, s.logits.row_urgent_offset(1, 0), 1)
+    _native_ipc.store(s.logits.buf, word, 1)
     assert s.sample_ready(1, is_rest=True)[6] == 0
 
 

@@ -12,6 +12,7 @@ from hybridgen.ipc import _native as _native_ipc
 from hybridgen.ipc.logit_ring import POISON, Cut, CutState, LogitRing, RowHas
 from hybridgen.request import SamplingParams
 from hybridgen.sampling import _native
+from tests.sampling.cut_oracle import make_cut
 from tests.sampling.step_fixture import Segments, peaked
 from tests.support.eventually import eventually
 
@@ -213,3 +214,44 @@ def test_a_lane_that_the_ring_does_not_have_is_refused():
 def test_times_that_cannot_be_are_refused(times):
     with pytest.raises(ValueError, match="out of range"):
         lane_of(Segments()).next_step(0, *times)
+    with pytest.raises(ValueError, match="out of range"):
+        lane_of(Segments()).await_rows(1, *times)
+
+
+def test_a_lane_waits_for_rows_that_it_left_and_for_no_others() -> None:
+    s = Segments(num_lanes=2, cut_capacity=8)
+    for slot in range(3):
+        s.open_slot(slot, [5], GREEDY)
+    rows = [s.row(0, lane=1), s.row(1), s.row(2)._replace(flags=RowHas.CUT)]
+    logits = peaked(20, 30, 40)
+    cuts = [make_cut(row, 0.0, 3, 8) for row in logits]
+    s.publish_cuts(1, rows, cuts)
+    lane = lane_of(s)
+    assert lane.next_step(0, 0, 0)[2][7] == 1
+    assert not lane.await_rows(1, 100, 200)
+    s.send_urgent(1, {0: logits[0], 2: logits[2]})  # another lane's, and one that is done
+    assert not lane.await_rows(1, 0, 0)
+    s.send_urgent(1, {1: logits[1]})
+    assert lane.await_rows(1, LONG_US, LONG_US)
+    assert lane.rest_of_step(1)[1:3] == (1, 1)
+    assert s.output(1) == [30]
+
+
+def test_complete_rows_end_the_wait_of_every_lane() -> None:
+    s = opened(cut_capacity=8)
+    s.publish_cuts(1, [s.row(0)], [])
+    lane = lane_of(s)
+    lane.next_step(0, 0, 0)
+    assert not lane.await_rows(1, 0, 0)
+    s.complete(1, peaked(20))
+    assert lane.await_rows(1, LONG_US, LONG_US)
+
+
+def test_a_step_that_is_there_no_more_is_not_waited_for() -> None:
+    s = opened(cut_capacity=8)
+    s.publish_cuts(1, [s.row(0)], [])
+    lane = lane_of(s)
+    lane.next_step(0, 0, 0)
+    s.logits.begin(4)  # in the same place
+    assert not lane.await_rows(1, LONG_US, LONG_US)
+    assert not lane.await_rows(2, LONG_US, LONG_US)

@@ -155,7 +155,6 @@ class StreamDevice:
             for row in range(num_rows):  # those that want more than a cut, and no others
                 if not self._parameters[row][7] & RowWork.CUT:
                     self._send(step, row)
-            _native.store(self._ring.buf, self._ring.urgent_offset(step), step)
 
             def put() -> None:
                 self._copy(step, num_rows, rows)
@@ -228,7 +227,7 @@ class StreamDevice:
         ring = self._ring
         out = np.asarray(ring.logits(step)).reshape(ring.max_rows, -1)
         out[row, :VOCAB_SIZE] = self._logits[step % 2][row]
-        _native.store(ring.buf, ring.row_urgent_offset(step, row), step)
+        _native.store(ring.buf, ring.urgent_offset(step, row), step)
         self.num_urgent += 1
 
     def _cut(self, step: int, row: int, *, is_choosing: bool) -> None:

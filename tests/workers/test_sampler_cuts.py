@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
-import pytest
 
 from hybridgen.ipc import _native
-from hybridgen.ipc.logit_ring import Cut, CutState, LogitRing, RowHas, RowHeader
+from hybridgen.ipc.logit_ring import Cut, CutState, RowHas, RowHeader
 from hybridgen.messages import DrainWorker
 from hybridgen.request import SamplingParams
 from hybridgen.workers.sampler import Sampler
@@ -36,7 +36,6 @@ def complete(place: Workplace, step: int, tops: Sequence[int]) -> None:
     logits = np.asarray(ring.logits(step)).reshape(ring.max_rows, -1)
     logits[:] = 0
     logits[np.arange(len(tops)), tops] = 50
-    _native.store(ring.buf, ring.urgent_offset(step), step)
     _native.store(ring.buf, ring.whole_offset(step), step)
 
 
@@ -47,23 +46,26 @@ def send_urgent(place: Workplace, step: int, tops: dict[int, int]) -> None:
     for row, top in tops.items():
         logits[row] = 0
         logits[row, top] = 50
-        _native.store(ring.buf, ring.row_urgent_offset(step, row), step)
-    _native.store(ring.buf, ring.urgent_offset(step), step)
+        _native.store(ring.buf, ring.urgent_offset(step, row), step)
 
 
-def at_first_look(monkeypatch: pytest.MonkeyPatch, happen: Callable[[], None]) -> list[int]:
-    """Let something happen while the sampler waits for urgent rows; the steps it waited for."""
-    waited: list[int] = []
-    look = LogitRing.wait_urgent
+class WatchedLane:
+    """A lane at whose second look for complete rows something happens."""
 
-    def wait_urgent(ring: LogitRing, step: int, spin_us: int, timeout_us: int) -> bool:
-        waited.append(step)
-        if len(waited) == 2:
-            happen()
-        return look(ring, step, spin_us, timeout_us)
+    def __init__(self, sampler: Sampler, happen: Callable[[int], None]) -> None:
+        self._lane = sampler._native
+        self._happen = happen
+        self.waited: list[int] = []
+        sampler._native = self  # type: ignore[assignment]
 
-    monkeypatch.setattr(LogitRing, "wait_urgent", wait_urgent)
-    return waited
+    def await_rows(self, step: int, spin_us: int, timeout_us: int) -> bool:
+        self.waited.append(step)
+        if len(self.waited) == 2:
+            self._happen(step)
+        return self._lane.await_rows(step, spin_us, timeout_us)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._lane, name)
 
 
 def two_rows(place: Workplace) -> list[tuple[RowHeader, int]]:
@@ -86,20 +88,18 @@ def test_rows_with_a_cut_are_answered_without_the_complete_rows(cut_workplace: W
     assert (counters["rows"], counters["tokens"], counters["cut_rows"]) == (1, 1, 1)
 
 
-def test_the_other_rows_are_done_once_they_are_complete(
-    cut_workplace: Workplace, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_other_rows_are_done_once_they_are_complete(cut_workplace: Workplace) -> None:
     place = cut_workplace
     sampler = Sampler(place.context("sampler-0"))
     publish_cuts(place, 1, two_rows(place))
     bell = place.bells["detokenizer-0"]
     seen: list[tuple[list[int], int, bool]] = []
 
-    def happen() -> None:
+    def happen(step: int) -> None:
         seen.append((place.output(0), place.sampled.done(1, 0), bool(bell.clear())))
-        complete(place, 1, [70, 66])
+        complete(place, step, [70, 66])
 
-    assert at_first_look(monkeypatch, happen) == []
+    WatchedLane(sampler, happen)
     sampler.turn(0)
     assert seen == [([65], 0, True)]  # the first token is out, though the lane is not done
     assert place.sampled.results(1, 2) == [(65, 0), (66, 0)]
@@ -108,39 +108,34 @@ def test_the_other_rows_are_done_once_they_are_complete(
     assert (counters["rows"], counters["tokens"], counters["cut_rows"]) == (2, 2, 1)
 
 
-def test_urgent_rows_are_done_before_the_others_are_complete(
-    cut_workplace: Workplace, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_urgent_rows_are_done_before_the_others_are_complete(cut_workplace: Workplace) -> None:
     place = cut_workplace
     sampler = Sampler(place.context("sampler-0"))
     for slot in (0, 1):
         place.fill_slot(slot, GREEDY, [1])
     publish_cuts(place, 1, [(next_row(place, 0), 65), (next_row(place, 1), 66)])
-    send_urgent(place, 1, {1: 67})
     seen: list[list[list[int]]] = []
-    look = LogitRing.wait_whole
 
-    def wait_whole(ring: LogitRing, step: int, spin_us: int, timeout_us: int) -> bool:
+    def happen(step: int) -> None:
         seen.append([place.output(slot) for slot in (0, 1)])
         complete(place, step, [68, 69])
-        return look(ring, step, spin_us, timeout_us)
 
-    monkeypatch.setattr(LogitRing, "wait_whole", wait_whole)
+    lane = WatchedLane(sampler, happen)
+    send_urgent(place, 1, {1: 67})
     sampler.turn(0)
     assert seen == [[[], [67]]]
+    assert lane.waited == [1, 1]
     assert place.sampled.results(1, 2) == [(68, 0), (67, 0)]
 
 
-def test_a_host_that_publishes_complete_rows_is_not_waited_for(
-    cut_workplace: Workplace, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    waited = at_first_look(monkeypatch, lambda: None)
+def test_a_host_that_publishes_complete_rows_is_not_waited_for(cut_workplace: Workplace) -> None:
     sampler = Sampler(cut_workplace.context("sampler-0"))
+    lane = WatchedLane(sampler, lambda _step: None)
     cut_workplace.fill_slot(0, GREEDY, [1])
     publish(cut_workplace, 1, [(next_row(cut_workplace, 0), 65)])
     sampler.turn(0)
     assert cut_workplace.output(0) == [65]
-    assert waited == []
+    assert lane.waited == []
 
 
 def test_the_wait_ends_with_the_drain_order(cut_workplace: Workplace) -> None:
@@ -155,13 +150,11 @@ def test_the_wait_ends_with_the_drain_order(cut_workplace: Workplace) -> None:
     assert place.sampled.done(1, 0) == 0
 
 
-def test_the_wait_ends_when_the_ring_is_retired(
-    cut_workplace: Workplace, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_wait_ends_when_the_ring_is_retired(cut_workplace: Workplace) -> None:
     place = cut_workplace
     sampler = Sampler(place.context("sampler-0"))
     publish_cuts(place, 1, two_rows(place))
-    at_first_look(monkeypatch, lambda: place.replace_ring(["sampler-0"]))
+    WatchedLane(sampler, lambda _step: place.replace_ring(["sampler-0"]))
     sampler.turn(0)
     assert [place.output(slot) for slot in (0, 1)] == [[65], []]
     sampler.turn(0)
@@ -170,12 +163,10 @@ def test_the_wait_ends_when_the_ring_is_retired(
     assert place.output(1) == [66]
 
 
-def test_the_wait_ends_when_the_place_is_being_reused(
-    cut_workplace: Workplace, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_wait_ends_when_the_place_is_being_reused(cut_workplace: Workplace) -> None:
     place = cut_workplace
     sampler = Sampler(place.context("sampler-0"))
     publish_cuts(place, 1, two_rows(place))
-    at_first_look(monkeypatch, lambda: place.logits.begin(1 + RING_DEPTH))
+    WatchedLane(sampler, lambda _step: place.logits.begin(1 + RING_DEPTH))
     sampler.turn(0)
     assert place.output(1) == []

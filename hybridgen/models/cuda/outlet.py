@@ -135,8 +135,6 @@ class Outlet:
                 self._cut_workspace(),
                 is_sending=is_sending,
             )
-        if is_sending:
-            self._driver_stream.write_word(base + ring.urgent_offset(step), step)
 
     def _cut_workspace(self) -> CutWorkspace:
         if self._workspace is None:

@@ -39,6 +39,7 @@ def urgent_kernel(
     values: tl.tensor,
     counts: tl.tensor,
     facts: tl.tensor,
+    counters: tl.tensor,
     records: tl.tensor,
     targets: tl.tensor,
     step: tl.tensor,
@@ -52,8 +53,9 @@ def urgent_kernel(
     MAX_CANDIDATES: tl.constexpr,
     PARTS: tl.constexpr,
     BLOCK: tl.constexpr,
+    IS_COMPILED: tl.constexpr,
 ):
-    """One part of one row, if it is urgent. Grid (rows, PARTS)."""
+    """One part of one row, if it is urgent; who sends the last part says so. Grid (rows, PARTS)."""
     row = tl.program_id(0).to(tl.int64)
     part = tl.program_id(1)
     words = parameters + row * PARAMETER_WORDS
@@ -70,9 +72,23 @@ def urgent_kernel(
             token = start + tl.arange(0, BLOCK)
             value = tl.load(source + token, mask=token < vocab)
             tl.store(target + token, value, mask=token < vocab)
-        if part == 0:
+        tl.debug_barrier()  # all threads have stored before one of them counts
+        if tl.atomic_add(counters + row, 1, sem="acq_rel", scope="sys") == PARTS - 1:
+            tl.store(counters + row, 0)
             record = records.to(tl.int64) + row * (8 * capacity + HEAD_BYTES)
-            tl.store((record + URGENT_BYTE).to(tl.pointer_type(tl.int64)), step.to(tl.int64))
+            _publish(record + URGENT_BYTE, step.to(tl.int64), IS_COMPILED)
+
+
+@triton.jit
+def _publish(place: tl.tensor, word: tl.tensor, IS_COMPILED: tl.constexpr):
+    """Store a word for the host behind all that was stored before."""
+    if IS_COMPILED:
+        tl.inline_asm_elementwise(
+            "st.release.sys.global.b64 [$1], $2; mov.b32 $0, 0;", "=r,l,l", [place, word],
+            dtype=tl.int32, is_pure=False, pack=1,
+        )  # fmt: skip
+    else:
+        tl.store(place.to(tl.pointer_type(tl.int64)), word)
 
 
 @triton.jit
@@ -120,9 +136,8 @@ def send_urgent_rows(
 ) -> None:
     """Send every row without the flag ROW_CUT, and those that their cuts do not decide.
 
-    Behind ``cut_rows`` in its stream, with nothing chosen on the device. A row that is sent has
-    the step in the urgent word of its record. Whoever sees that may read the row once the step's
-    own urgent word says so, which must be stored behind this. One launch; 4 · vocab bytes a row.
+    Behind ``cut_rows`` in its stream, with nothing chosen on the device. Whoever finds the step in
+    the urgent word of a record may read that row. One launch; moves 4 · vocab bytes a row.
 
     Args:
         logits: as ``cut_rows`` had them.
@@ -140,8 +155,10 @@ def send_urgent_rows(
     workspace.check_rows(logits, params, record)
     num_rows, w = len(logits), workspace
     urgent_kernel[(num_rows, _PARTS)](
-        logits, params, w.sums, w.values, w.counts, w.facts, record, target, step,
+        logits, params, w.sums, w.values, w.counts, w.facts, w.counters, record, target,
+        step,
         int(is_sending), logits.stride(0), row_floats, w.vocab, w.num_chunks, w.capacity,
         MAX_CHUNKS=w.max_chunks, MAX_CANDIDATES=w.max_candidates, PARTS=_PARTS, BLOCK=_BLOCK,
+        IS_COMPILED=not triton.knobs.runtime.interpret,
         num_warps=4, enable_fp_fusion=False,
     )  # fmt: skip
