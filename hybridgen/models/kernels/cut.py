@@ -65,6 +65,8 @@ class CutWorkspace:
         self.keys = rows(self.max_candidates, torch.int64)
         self.counts = rows(1, torch.int32)
         self.facts = rows(FACT_WORDS.value, torch.float32)
+        # Empty between kernels; see ``urgent_rows``.
+        self.urgent = torch.zeros(2 + max_rows, dtype=torch.int32, device=device)
 
     @property
     def cut_bytes(self) -> int:

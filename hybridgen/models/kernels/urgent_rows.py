@@ -26,38 +26,32 @@ from hybridgen.models.kernels.cut_record import (
 )
 from hybridgen.models.kernels.exact_weight import exact_weight
 
-#: Programs of one row, and logits that one of them sends at a time.
-_PARTS = 16
+#: Programs that share a row, and rows that are under way at once: few, so that the first are there
+#: while others have yet to be sent, and enough to keep the way to the host busy.
+_PARTS, _GROUPS = 32, 4
+#: Logits that a program sends at a time.
 _BLOCK = 2048
 
+#: Words of the list of urgent rows: how many, programs that are through with it, the rows.
+_NUM_ENDED = tl.constexpr(1)
+_FIRST = tl.constexpr(2)
 
-@triton.jit(do_not_specialize=["records", "targets", "step", "is_sending"])
-def urgent_kernel(
-    logits: tl.tensor,
+
+@triton.jit
+def list_kernel(
     parameters: tl.tensor,
     sums: tl.tensor,
     values: tl.tensor,
     counts: tl.tensor,
     facts: tl.tensor,
-    counters: tl.tensor,
-    records: tl.tensor,
-    targets: tl.tensor,
-    step: tl.tensor,
-    is_sending: tl.tensor,
-    row_stride: tl.tensor,
-    target_stride: tl.tensor,
+    urgent: tl.tensor,
     vocab: tl.tensor,
     num_chunks: tl.tensor,
-    capacity: tl.tensor,
     MAX_CHUNKS: tl.constexpr,
     MAX_CANDIDATES: tl.constexpr,
-    PARTS: tl.constexpr,
-    BLOCK: tl.constexpr,
-    IS_COMPILED: tl.constexpr,
 ):
-    """One part of one row, if it is urgent; who sends the last part says so. Grid (rows, PARTS)."""
+    """Put a row on the list if it is urgent. Grid (rows,)."""
     row = tl.program_id(0).to(tl.int64)
-    part = tl.program_id(1)
     words = parameters + row * PARAMETER_WORDS
     is_urgent = (tl.load(words + FLAGS_WORD) & ROW_CUT) == 0
     if is_urgent == 0:
@@ -65,7 +59,36 @@ def urgent_kernel(
             words, sums + row * num_chunks, values + row * MAX_CANDIDATES, counts + row,
             facts + row * FACT_WORDS, vocab, num_chunks, MAX_CHUNKS, MAX_CANDIDATES,
         )  # fmt: skip
-    if is_urgent & (is_sending != 0):
+    if is_urgent:
+        tl.store(urgent + _FIRST + tl.atomic_add(urgent, 1, sem="relaxed"), row.to(tl.int32))
+
+
+@triton.jit(do_not_specialize=["records", "targets", "step", "is_sending"])
+def send_kernel(
+    logits: tl.tensor,
+    counters: tl.tensor,
+    urgent: tl.tensor,
+    records: tl.tensor,
+    targets: tl.tensor,
+    step: tl.tensor,
+    is_sending: tl.tensor,
+    row_stride: tl.tensor,
+    target_stride: tl.tensor,
+    vocab: tl.tensor,
+    capacity: tl.tensor,
+    PARTS: tl.constexpr,
+    GROUPS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    IS_COMPILED: tl.constexpr,
+):
+    """A part of every GROUPS-th row of the list; who sends a row's last part says so.
+
+    Grid (PARTS, GROUPS). The program that ends last empties the list.
+    """
+    part = tl.program_id(0)
+    num_rows = tl.where(is_sending != 0, tl.load(urgent), 0)
+    for index in range(tl.program_id(1), num_rows, GROUPS):
+        row = tl.load(urgent + _FIRST + index).to(tl.int64)
         source = logits + row * row_stride
         target = (targets.to(tl.int64) + row * target_stride * 4).to(tl.pointer_type(tl.float32))
         for start in range(part * BLOCK, vocab, PARTS * BLOCK):
@@ -77,6 +100,9 @@ def urgent_kernel(
             tl.store(counters + row, 0)
             record = records.to(tl.int64) + row * (8 * capacity + HEAD_BYTES)
             _publish(record + URGENT_BYTE, step.to(tl.int64), IS_COMPILED)
+    if tl.atomic_add(urgent + _NUM_ENDED, 1, sem="acq_rel") == PARTS * GROUPS - 1:
+        tl.store(urgent, 0)
+        tl.store(urgent + _NUM_ENDED, 0)
 
 
 @triton.jit
@@ -137,7 +163,7 @@ def send_urgent_rows(
     """Send every row without the flag ROW_CUT, and those that their cuts do not decide.
 
     Behind ``cut_rows`` in its stream, with nothing chosen on the device. Whoever finds the step in
-    the urgent word of a record may read that row. One launch; moves 4 · vocab bytes a row.
+    the urgent word of a record may read that row. Two launches; moves 4 · vocab bytes a row.
 
     Args:
         logits: as ``cut_rows`` had them.
@@ -147,18 +173,21 @@ def send_urgent_rows(
         target: address, as the device sees it, of the first row's place; the others follow.
         row_floats: between two places.
         workspace: the same.
-        is_sending: else the kernel is compiled and does nothing.
+        is_sending: else the kernels are compiled, and nothing is sent.
 
     Raises:
         InternalError: operands do not fit.
     """
     workspace.check_rows(logits, params, record)
     num_rows, w = len(logits), workspace
-    urgent_kernel[(num_rows, _PARTS)](
-        logits, params, w.sums, w.values, w.counts, w.facts, w.counters, record, target,
-        step,
-        int(is_sending), logits.stride(0), row_floats, w.vocab, w.num_chunks, w.capacity,
-        MAX_CHUNKS=w.max_chunks, MAX_CANDIDATES=w.max_candidates, PARTS=_PARTS, BLOCK=_BLOCK,
-        IS_COMPILED=not triton.knobs.runtime.interpret,
+    list_kernel[(num_rows,)](
+        params, w.sums, w.values, w.counts, w.facts, w.urgent, w.vocab, w.num_chunks,
+        MAX_CHUNKS=w.max_chunks, MAX_CANDIDATES=w.max_candidates,
         num_warps=4, enable_fp_fusion=False,
+    )  # fmt: skip
+    send_kernel[(_PARTS, _GROUPS)](
+        logits, w.counters, w.urgent, record, target, step, int(is_sending),
+        logits.stride(0), row_floats, w.vocab, w.capacity,
+        PARTS=_PARTS, GROUPS=_GROUPS, BLOCK=_BLOCK,
+        IS_COMPILED=not triton.knobs.runtime.interpret, num_warps=4,
     )  # fmt: skip

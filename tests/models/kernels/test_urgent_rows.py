@@ -26,6 +26,8 @@ def send(batch: Batch, *, is_sending: bool = True) -> tuple[torch.Tensor, list[b
         batch.logits, batch.params, batch.step, batch.records.data_ptr(), places.data_ptr(),
         places.shape[1], batch.workspace, is_sending=is_sending,
     )  # fmt: skip
+    assert not batch.workspace.counters.any()
+    assert not batch.workspace.urgent[:2].any()
     heads = [record[:64].numpy().view(HEAD)[0] for record in batch.records]
     return places, [int(head["urgent"]) == batch.step for head in heads]
 
