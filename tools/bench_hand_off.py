@@ -3,9 +3,9 @@
     python -m tools.bench_hand_off [--seconds 2.0] [--json]
 
 This process plays the device: it writes a step's cut, announces the step, gives the sampler a
-moment to look for it, stores ``latest`` and looks at ``done`` until it is there. The sampler is the
-real worker process and spins, the default from 8 CPUs on. What the device does is not in these
-figures. They need two free cores.
+moment to look for it, stores ``latest``, says of urgent rows that they are there, complete, and
+looks at ``done`` until it is there. The sampler is the real worker process and spins, the default
+from 8 CPUs on. What the device does is not in these figures. They need two free cores.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ class Case(NamedTuple):
     vocab_size: int
     params: SamplingParams
     num_rows: int = 1
+    is_urgent: bool = False  # cuts decide nothing
 
 
 CASES = [
@@ -53,6 +54,8 @@ CASES = [
     Case("32,000 tokens, top-k 40", 32_000, SamplingParams(top_k=40)),
     Case("32,000 tokens, top-p 0.9 at 0.5", 32_000, SamplingParams(temperature=0.5, top_p=0.9)),
     Case("the same, 8 rows", 32_000, SamplingParams(temperature=0.5, top_p=0.9), 8),
+    Case("128,256 tokens, an urgent row", 128_256, SamplingParams(temperature=1.0), 1, True),
+    Case("the same, top-p 0.9", 128_256, SamplingParams(temperature=1.5, top_p=0.9), 1, True),
 ]
 
 
@@ -112,6 +115,8 @@ def hand_offs_us(tree: BenchTree, case: Case, seconds: float) -> Iterator[float]
         for slot in range(case.num_rows)
     ]
     write_cuts = cut_writer(ring, case)
+    if case.is_urgent:
+        write_rows(ring, case)
     step, until_s = 0, time.perf_counter() + seconds
     while time.perf_counter() < until_s:
         step += 1
@@ -122,6 +127,8 @@ def hand_offs_us(tree: BenchTree, case: Case, seconds: float) -> Iterator[float]
         _native.store(ring.buf, ring.ready_offset(step), step)
         started_ns = time.perf_counter_ns()
         _native.store(ring.buf, ring.latest_offset, step)
+        for row in range(case.num_rows if case.is_urgent else 0):
+            _native.store(ring.buf, ring.urgent_offset(step, row), step)
         if not answers.wait_done(step, 0, LIMIT_US, LIMIT_US):
             raise SystemExit("no answer")
         yield (time.perf_counter_ns() - started_ns) / 1000
@@ -147,9 +154,21 @@ def cut_writer(ring: LogitRing, case: Case) -> Callable[[int], None]:
     return write
 
 
+def write_rows(ring: LogitRing, case: Case) -> None:
+    """Complete rows, in every place of the ring."""
+    for step in range(ring.depth):
+        rows = np.asarray(ring.logits(step)).reshape(ring.max_rows, -1)
+        rows[:, : case.vocab_size] = make_logits(case)
+
+
+def make_logits(case: Case) -> np.ndarray:
+    """A row of normally distributed logits."""
+    return np.random.default_rng(7).normal(0, SPREAD, case.vocab_size).astype(np.float32)
+
+
 def make_cut(case: Case, capacity: int) -> Cut:
-    """The cut of a row of normally distributed logits, three eighths full."""
-    logits = np.random.default_rng(7).normal(0, SPREAD, case.vocab_size).astype(np.float32)
+    """The cut of a row, three eighths full."""
+    logits = make_logits(case)
     threshold = np.sort(logits)[-capacity * 3 // 8]
     ids = np.flatnonzero(logits >= threshold)
     temperature = case.params.temperature

@@ -271,10 +271,10 @@ int hg_sample_step(const struct hg_segments *segments, const struct hg_lanes *la
     int has_rows = check_rows(&s, error, error_bytes);
     if (has_rows < 0)
         return -1;
-    /* Whoever can go on without the whole row does so first. */
+    /* Whoever can go on without the whole row does so first; who is left has asked its cut. */
     if (has_rows)
-        do_rows(&s, is_rest, 0, report);
-    if (report->num_left && hg_has_complete(&s))
+        do_rows(&s, is_rest, is_rest, report);
+    if (!is_rest && report->num_left && hg_has_complete(&s))
         do_rows(&s, 1, 1, report);
     if (report->num_left) {
         report->elapsed_ns = (uint64_t)(hg_now_ns() - started_ns);
