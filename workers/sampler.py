@@ -202,7 +202,7 @@ class Sampler:
         return not context.should_exit and ring.latest != POISON and ring.is_ready(step)
 
     def _await_rows(self, step: int) -> bool:
-        """Wait for a complete row; False: the lane is not awaited any more, or exit is due."""
+        """Wait for a complete row; False: nobody waits for the lane any more, or exit is due."""
         spin_us = DEVICE_SPIN_US if self._spin_us else 0
         for look in itertools.count():
             if self._native.await_rows(step, spin_us, spin_us + DEVICE_NAP_US):

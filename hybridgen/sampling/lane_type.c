@@ -152,7 +152,8 @@ static PyObject *rest_of_step(PyObject *object, PyObject *number) {
 
 PyDoc_STRVAR(await_rows_doc,
              "await_rows(step, spin_us, timeout_us, /)\n--\n\n"
-             "Wait until a row that next_step left is there, complete; is one?\n\n"
+             "Wait until a row that next_step left is there, complete, or the step is there no\n"
+             "more; is it so? Then rest_of_step has something to do, or says that nothing is.\n\n"
              "Spins, then sleeps, at most timeout_us. A device wakes nobody and poison does not end\n"
              "this wait: call in a loop, for short times.");
 

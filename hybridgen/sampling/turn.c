@@ -54,10 +54,10 @@ int hg_next_step(const struct hg_segments *segments, const struct hg_lanes *lane
 
 int hg_await_rows(const struct hg_segments *segments, uint64_t step, uint64_t lane, int64_t spin_ns,
                   int64_t timeout_ns) {
-    struct hg_open_step s;
+    struct hg_open_step s = {0};
     char error[200];
     if (hg_open_step(segments, step, lane, &s, error, sizeof error) <= 0)
-        return 0;
+        return 1; /* hg_rest_of_step says what is wrong with it, if anything is */
     const int64_t start_ns = hg_now_ns();
     while (!hg_has_complete(&s)) {
         if (hg_now_ns() - start_ns >= spin_ns) {

@@ -22,8 +22,9 @@ int hg_next_step(const struct hg_segments *segments, const struct hg_lanes *lane
                  const struct hg_masks *masks, uint64_t lane, uint64_t seen, int64_t spin_ns,
                  int64_t timeout_ns, struct hg_turn *turn, char *error, size_t error_bytes);
 
-/* Wait, spinning and then asleep once, until a row that was left is there, complete; is one?  No,
- * when the step itself is there no more.  Neither a device nor poison wakes the sleeper. */
+/* Wait, spinning and then asleep once, until hg_rest_of_step has an answer; has it?  Yes, when a row
+ * that was left is there, complete; and when the step itself is there no more, or is damaged: then
+ * it leaves nothing, or says so.  Neither a device nor poison wakes the sleeper. */
 int hg_await_rows(const struct hg_segments *segments, uint64_t step, uint64_t lane, int64_t spin_ns,
                   int64_t timeout_ns);
 

@@ -102,6 +102,7 @@ class Stage:
             self.attempt(lane.next_step, seen, 0, 1000)
             for slot, epoch, position in self.attempt(lane.due_masks, seen + 1) or ():
                 self.attempt(lane.set_mask, slot, epoch, position, b"\xff" * 38)
+            self.attempt(lane.await_rows, seen + 1, 0, 0)
             self.attempt(lane.rest_of_step, seen + 1)
 
     def check_results(self) -> None:

@@ -10,7 +10,8 @@ import pytest
 
 from hybridgen.ipc import _native as _native_ipc
 from hybridgen.ipc.logit_ring import POISON, Cut, CutState, LogitRing, RowHas
-from hybridgen.request import SamplingParams
+from hybridgen.ipc.slot_table import SlotWord
+from hybridgen.request import Grammar, SamplingParams
 from hybridgen.sampling import _native
 from tests.sampling.cut_oracle import make_cut
 from tests.sampling.step_fixture import Segments, peaked
@@ -19,6 +20,7 @@ from tests.support.eventually import eventually
 GREEDY = SamplingParams(temperature=0.0)
 LONG_US = 10_000_000
 DEPTH_OFFSET = 64  # hg_header.geometry[0]
+NUM_ROWS_OFFSET = 8  # of a step
 
 
 def lane_of(s: Segments, index: int = 0) -> _native.Lane:
@@ -247,11 +249,45 @@ def test_complete_rows_end_the_wait_of_every_lane() -> None:
     assert lane.await_rows(1, LONG_US, LONG_US)
 
 
-def test_a_step_that_is_there_no_more_is_not_waited_for() -> None:
+def test_a_step_that_is_there_no_more_is_not_waited_for_and_has_no_rest() -> None:
     s = opened(cut_capacity=8)
     s.publish_cuts(1, [s.row(0)], [])
     lane = lane_of(s)
     lane.next_step(0, 0, 0)
     s.logits.begin(4)  # in the same place
-    assert not lane.await_rows(1, LONG_US, LONG_US)
-    assert not lane.await_rows(2, LONG_US, LONG_US)
+    for step in (1, 2):
+        assert lane.await_rows(step, LONG_US, LONG_US)
+        assert lane.rest_of_step(step) == (0,) * 10
+
+
+def test_a_step_that_was_damaged_while_rows_were_left_is_refused_at_once() -> None:
+    s = opened(cut_capacity=8)
+    s.publish_cuts(1, [s.row(0)], [])
+    lane = lane_of(s)
+    lane.next_step(0, 0, 0)
+    _native_ipc.store(s.logits.buf, s.logits.ready_offset(1) + NUM_ROWS_OFFSET, 1 << 40)
+    assert lane.await_rows(1, LONG_US, LONG_US)
+    with pytest.raises(ValueError, match="step 1 cannot be sampled"):
+        lane.rest_of_step(1)
+
+
+def test_urgent_rows_are_done_beside_those_that_wait_for_something_else() -> None:
+    s = Segments(cut_capacity=8)
+    for slot in range(3):
+        s.open_slot(slot, [5], GREEDY)
+    s.open_slot(3, [5], SamplingParams(grammar=Grammar("regex", "[0-9]+")))
+    early = s.row(2)._replace(position=2)  # another lane has yet to write the token before
+    logits = peaked(20, 30, 40, 50)
+    s.publish_cuts(1, [s.row(0), s.row(1), early, s.row(3)], [])
+    s.send_urgent(1, {row: logits[row] for row in (0, 2, 3)})
+    lane = lane_of(s)
+    assert lane.next_step(0, 0, 0)[2][1:] == (1, 1, 0b1, 0, 0, 0, 3, 1, 1)
+    lane.set_mask(3, 103, 1, b"\xff" * 38)
+    assert lane.rest_of_step(1)[1:] == (1, 1, 0b1000, 0, 0, 0, 2, 1, 0)
+    s.slots.store(2, SlotWord.GENERATED, 1)
+    assert lane.rest_of_step(1)[1:] == (1, 1, 0b100, 0, 0, 0, 1, 0, 0)
+    assert not lane.await_rows(1, 0, 0)
+    s.send_urgent(1, {1: logits[1]})
+    assert lane.rest_of_step(1)[1:] == (1, 1, 0b10, 0, 0, 0, 0, 0, 0)
+    assert s.sampled.done(1, 0) == 1
+    assert [token for token, _ in s.sampled.results(1, 4)] == [20, 30, 40, 50]
