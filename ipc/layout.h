@@ -150,7 +150,8 @@ struct hg_row { /* Writer: gpu */
 
 /* A row as a sampler needs it where the cut proves the answer; else it reads the whole row.
  * Behind the 64 bytes: float value[C], int32_t id[C], of every id whose logit is at least
- * `threshold`, in ascending order of ids.  Writer: gpu (device), before `ready`. */
+ * `threshold`, in ascending order of ids.  Writer: gpu (device), before `ready`; of `urgent`
+ * after it. */
 struct hg_cut {
     uint32_t state;  /* HG_CUT_*, below */
     uint32_t count;  /* candidates */

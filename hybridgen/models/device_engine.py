@@ -164,7 +164,10 @@ class DeviceEngine(Protocol):
         ...
 
     def copy_rows_aside(self, step: int, num_rows: int) -> None:
-        """Copy the whole rows of an emitted step beside what follows, and mark them there."""
+        """Copy the whole rows of an emitted step beside what follows, and mark them there.
+
+        Those that samplers cannot do without may come first, each marked in its cut.
+        """
         ...
 
     def prefill(self, chunks: Sequence[PromptChunk]) -> PrefillRun:

@@ -179,7 +179,7 @@ def test_a_device_that_chooses_tokens_waits_for_no_sampler_and_copies_no_rows(cu
     device = serve_all(cutting_place, "true")
     engine = device.engine
     assert engine.num_chosen >= len(REQUESTS) * NUM_TOKENS
-    assert engine.num_copied == 0
+    assert engine.num_urgent == engine.num_copied == 0
     assert not hasattr(engine, "_awaited")
 
 
@@ -196,6 +196,7 @@ def test_a_batch_with_penalties_is_left_to_the_samplers(cutting_place):
         device.run(0, 1)
     assert {slot: place.output(slot) for slot in expected} == expected
     assert device.engine.num_copied > 0
+    assert device.engine.num_urgent >= NUM_TOKENS
 
 
 def test_a_batch_with_a_grammar_is_left_to_the_samplers_and_fits_it(cutting_place):

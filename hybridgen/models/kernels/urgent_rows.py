@@ -55,7 +55,7 @@ def list_kernel(
     words = parameters + row * PARAMETER_WORDS
     is_urgent = (tl.load(words + FLAGS_WORD) & ROW_CUT) == 0
     if is_urgent == 0:
-        is_urgent = is_undecided(
+        is_urgent = _is_undecided(
             words, sums + row * num_chunks, values + row * MAX_CANDIDATES, counts + row,
             facts + row * FACT_WORDS, vocab, num_chunks, MAX_CHUNKS, MAX_CANDIDATES,
         )  # fmt: skip
@@ -118,7 +118,7 @@ def _publish(place: tl.tensor, word: tl.tensor, IS_COMPILED: tl.constexpr):
 
 
 @triton.jit
-def is_undecided(
+def _is_undecided(
     words: tl.tensor,
     sums: tl.tensor,
     values: tl.tensor,

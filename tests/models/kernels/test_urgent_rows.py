@@ -8,7 +8,7 @@ import torch
 
 from hybridgen.errors import InternalError
 from hybridgen.ipc.logit_ring import Cut, CutState
-from hybridgen.models.kernels.urgent_rows import send_urgent_rows
+from hybridgen.models.kernels.urgent_rows import send_kernel, send_urgent_rows
 from hybridgen.request import SamplingParams
 from tests.models.kernels.sampling_oracle import HEAD, Batch, Row, random_row
 from tests.sampling.cut_oracle import proves
@@ -28,8 +28,13 @@ def send(batch: Batch, *, is_sending: bool = True) -> tuple[torch.Tensor, list[b
     )  # fmt: skip
     assert not batch.workspace.counters.any()
     assert not batch.workspace.urgent[:2].any()
+    return places, urgent_of(batch)
+
+
+def urgent_of(batch: Batch) -> list[bool]:
+    """Which rows say that they are there."""
     heads = [record[:64].numpy().view(HEAD)[0] for record in batch.records]
-    return places, [int(head["urgent"]) == batch.step for head in heads]
+    return [int(head["urgent"]) == batch.step for head in heads]
 
 
 def is_proven(batch: Batch, index: int, params: SamplingParams) -> bool:
@@ -63,6 +68,33 @@ def test_rows_that_the_device_does_not_cut_are_sent() -> None:
     assert is_urgent == [False, True]
     assert (places[0] == UNSENT).all()
     assert np.array_equal(places[1, :VOCAB], logits)
+
+
+def test_more_rows_than_are_under_way_at_once_are_sent() -> None:
+    logits = np.random.default_rng(1).normal(0, 1, (6, 5)).astype(np.float32)
+    batch = Batch([Row(row, SamplingParams(logprobs=0)) for row in logits])
+    for step in (7, 2**40):
+        batch.step = step
+        places, is_urgent = send(batch)
+        assert all(is_urgent)
+        assert np.array_equal(places[:, :5], logits)
+
+
+@pytest.mark.parametrize(("num_there", "has_sent"), [(3, True), (2, False)])
+def test_a_row_is_there_once_all_its_parts_are(num_there: int, has_sent: bool) -> None:
+    """Two rows at once, in parts of several blocks each; or a part has yet to come."""
+    vocab = 500
+    logits = np.random.default_rng(2).normal(0, 1, (5, vocab)).astype(np.float32)
+    batch = Batch([Row(row, SamplingParams(logprobs=0)) for row in logits])
+    batch.workspace.urgent[:] = torch.tensor([5, 0, 4, 0, 3, 1, 2, 0])
+    places = torch.full(logits.shape, UNSENT)
+    send_kernel[(num_there, 2)](
+        batch.logits, batch.workspace.counters, batch.workspace.urgent, batch.records.data_ptr(),
+        places.data_ptr(), batch.step, 1, batch.logits.stride(0), vocab, vocab, batch.capacity,
+        PARTS=3, GROUPS=2, BLOCK=64, IS_COMPILED=False,
+    )  # fmt: skip
+    assert urgent_of(batch) == [has_sent] * 5
+    assert np.array_equal(places, logits) == has_sent
 
 
 def test_an_unlimited_choice_is_left_to_the_whole_row() -> None:
