@@ -12,9 +12,10 @@ was announced; from then on it looks at ``latest`` until the step is there: with
 
 A device publishes a step as soon as what most rows come to is there: their cuts. Rows whose cut
 gives the token are done in the first call. Others are left: those that need the complete row, for
-which the loop looks in the same way, those whose last token another lane has yet to
-write, and those whose grammar has not said what may come. It calls again until none is. What a
-grammar allows next is worked out once a token is there, while the next step is being computed.
+which the loop looks in the same way, those whose last token another lane has yet to write, and
+those whose grammar has not said what may come. It calls again, whenever one of them can be done,
+until none is left. What a grammar allows next is worked out once a token is there, while the next
+step is being computed.
 """
 
 from __future__ import annotations

@@ -27,7 +27,8 @@ struct hg_open_step {
     uint64_t lane;
 };
 
-/* Find the step; returns 1, or 0 when it is poisoned, or -1 with `error`. */
+/* Find the step; returns 1 with all filled in but the caller's `lanes`, `masks` and `scratch`, or 0
+ * when it is poisoned, or -1 with `error`. */
 int hg_open_step(const struct hg_segments *segments, uint64_t number, uint64_t lane,
                  struct hg_open_step *s, char *error, size_t error_bytes);
 

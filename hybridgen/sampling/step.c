@@ -232,16 +232,16 @@ static struct hg_sampled do_row_if_current(const struct hg_open_step *s, size_t 
     return do_row(s, &at, is_whole, report);
 }
 
-/* Do every row of the lane, or only those that were left, by their cuts or, with `has_rows`, by the
- * complete rows that are there; counts those that are (still) left. */
-static void do_rows(const struct hg_open_step *s, int is_rest, int has_rows,
+/* Do every row of the lane, or only those that were left, by their cuts or, with `is_reading`, by
+ * the complete rows that are there; counts those that are (still) left. */
+static void do_rows(const struct hg_open_step *s, int is_rest, int is_reading,
                     struct hg_step_report *report) {
     report->num_left = report->num_early = report->num_unmasked = 0;
     for (size_t r = 0; r < s->num_rows; r++) {
         const struct hg_row copy = s->rows[r], *row = &copy;
         if (row->lane != s->lane || (is_rest && !(s->results[r].flags & HG_ROW_LEFT)))
             continue;
-        int is_whole = has_rows ? hg_is_complete(s, r) : !s->cuts;
+        int is_whole = is_reading ? hg_is_complete(s, r) : !s->cuts;
         struct hg_sampled result = do_row_if_current(s, r, row, is_whole, report);
         s->results[r] = result;
         if (result.flags & HG_ROW_LEFT) {

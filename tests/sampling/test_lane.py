@@ -240,13 +240,16 @@ def test_a_lane_waits_for_rows_that_it_left_and_for_no_others() -> None:
 
 
 def test_complete_rows_end_the_wait_of_every_lane() -> None:
-    s = opened(cut_capacity=8)
-    s.publish_cuts(1, [s.row(0)], [])
-    lane = lane_of(s)
-    lane.next_step(0, 0, 0)
-    assert not lane.await_rows(1, 0, 0)
-    s.complete(1, peaked(20))
-    assert lane.await_rows(1, LONG_US, LONG_US)
+    s = opened(num_lanes=2, cut_capacity=8)
+    s.open_slot(1, [5], GREEDY)
+    s.publish_cuts(1, [s.row(0), s.row(1, lane=1)], [])
+    lanes = [lane_of(s, 0), lane_of(s, 1)]
+    for lane in lanes:
+        lane.next_step(0, 0, 0)
+        assert not lane.await_rows(1, 0, 0)
+    s.complete(1, peaked(20, 30))
+    for lane in lanes:
+        assert lane.await_rows(1, LONG_US, LONG_US)
 
 
 def test_a_step_that_is_there_no_more_is_not_waited_for_and_has_no_rest() -> None:
