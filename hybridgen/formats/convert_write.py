@@ -152,14 +152,14 @@ class _Writer:
                 num_threads + 1, "convert", initializer=move_thread, initargs=(self._cpus,)
             ) as pool,
         ):
-            flush = pool.submit(self._flush)
-            works = [pool.submit(self._hash_source, path) for path in hashed_files]
-            # The largest first: at the end no thread is left alone with much of the work.
-            works += [
-                pool.submit(self._write, name, rows[name])
-                for name in sorted(rows, key=lambda name: -self._tensors[name].num_bytes)
-            ]
-            try:
+            try:  # a signal may come between any two lines, and the pool waits for its threads
+                flush = pool.submit(self._flush)
+                works = [pool.submit(self._hash_source, path) for path in hashed_files]
+                # The largest first: at the end no thread is left alone with much of the work.
+                works += [
+                    pool.submit(self._write, name, rows[name])
+                    for name in sorted(rows, key=lambda name: -self._tensors[name].num_bytes)
+                ]
                 self._watch(works, on_progress, num_bytes)
             finally:
                 self._stop.set()

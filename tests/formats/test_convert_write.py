@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,25 @@ def test_an_interrupted_conversion_leaves_nothing(
         _, errors = child.communicate(timeout=60)
     assert child.returncode == 130
     assert "nothing was written" in errors
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("num_works", [0, 1, 2, 5])
+def test_a_conversion_may_be_interrupted_while_it_deals_out_the_work(
+    num_works: int, tiny: TinyModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    submit, works = ThreadPoolExecutor.submit, []
+
+    def interrupted(pool: ThreadPoolExecutor, *work: Any) -> Future[Any]:
+        if len(works) == num_works:
+            raise KeyboardInterrupt
+        works.append(submit(pool, *work))
+        return works[-1]
+
+    monkeypatch.setattr(ThreadPoolExecutor, "submit", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        convert_model(inspected(tiny.gguf), "bfloat16", tmp_path / "x.hybridgen")
+    assert all(work.done() for work in works)
     assert list(tmp_path.iterdir()) == []
 
 
