@@ -7,28 +7,40 @@ is quarantined. So what no other limit foresaw costs seconds, and never the serv
 from __future__ import annotations
 
 import contextlib
-import math
 import resource
-import time
+import signal
 from collections.abc import Iterator
+
+_LEAST_S = 0.001  # a timer of none is off
 
 
 @contextlib.contextmanager
 def process_limits(cpu_s: float, memory_bytes: int) -> Iterator[None]:
     """The kernel ends this process when what happens inside goes too far.
 
+    For the main thread.
+
     Args:
-        cpu_s: CPU time from now on, user and system, of all threads; counted in whole seconds, so
-            up to two more may pass.
+        cpu_s: CPU time from now on, user and system, of all threads; SIGPROF comes behind it.
         memory_bytes: address space beyond what is mapped now; an allocation that fails is for the
             code inside to survive or not.
     """
-    cpu_limit_s = math.ceil(time.process_time() + cpu_s) + 1
-    with (
-        _soft_limit(resource.RLIMIT_CPU, cpu_limit_s),
-        _soft_limit(resource.RLIMIT_AS, _mapped_bytes() + memory_bytes),
-    ):
+    with _time_limit(cpu_s), _soft_limit(resource.RLIMIT_AS, _mapped_bytes() + memory_bytes):
         yield
+
+
+@contextlib.contextmanager
+def _time_limit(cpu_s: float) -> Iterator[None]:
+    # No RLIMIT_CPU: that counts from the start of the process, in ticks which the kernel charges to
+    # whoever runs as they come. Beside processes that wake with the ticks it is off by half of all
+    # time that was ever used, and nobody can read how much; a timer is by half of cpu_s at most.
+    if signal.getsignal(signal.SIGPROF) == signal.SIG_IGN:  # inherited
+        signal.signal(signal.SIGPROF, signal.SIG_DFL)
+    before = signal.setitimer(signal.ITIMER_PROF, max(cpu_s, _LEAST_S))
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, *before)
 
 
 @contextlib.contextmanager

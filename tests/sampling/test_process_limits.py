@@ -29,12 +29,27 @@ print("given")
 
 
 def test_limits_are_as_before_afterwards() -> None:
-    kinds = (resource.RLIMIT_CPU, resource.RLIMIT_AS)
-    before = [resource.getrlimit(kind) for kind in kinds]
-    with process_limits(1.0, 2**30):
-        inside = [resource.getrlimit(kind) for kind in kinds]
-    assert [resource.getrlimit(kind) for kind in kinds] == before
-    assert all(soft != resource.RLIM_INFINITY for soft, _ in inside)
+    before = resource.getrlimit(resource.RLIMIT_AS), signal.getitimer(signal.ITIMER_PROF)
+    with process_limits(9.0, 2**30):
+        assert resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY
+        assert 8.0 < signal.getitimer(signal.ITIMER_PROF)[0] <= 9.1
+    after = resource.getrlimit(resource.RLIMIT_AS), signal.getitimer(signal.ITIMER_PROF)
+    assert after == before
+
+
+def test_the_time_that_the_process_has_used_before_does_not_count() -> None:
+    before = resource.getrlimit(resource.RLIMIT_CPU)
+    with process_limits(9.0, 2**30):
+        assert resource.getrlimit(resource.RLIMIT_CPU) == before  # whose time nobody can read
+
+
+def test_a_signal_that_was_ignored_ends_the_process_all_the_same() -> None:
+    before = signal.signal(signal.SIGPROF, signal.SIG_IGN)
+    try:
+        with process_limits(9.0, 2**30):
+            assert signal.getsignal(signal.SIGPROF) == signal.SIG_DFL
+    finally:
+        signal.signal(signal.SIGPROF, before)
 
 
 def test_memory_beyond_the_limit_is_refused_inside_only() -> None:
@@ -45,4 +60,4 @@ def test_memory_beyond_the_limit_is_refused_inside_only() -> None:
 @pytest.mark.slow
 def test_time_beyond_the_limit_ends_the_process() -> None:
     done = subprocess.run([sys.executable, "-c", BURN], capture_output=True, check=False)
-    assert done.returncode == -signal.SIGXCPU
+    assert done.returncode == -signal.SIGPROF
