@@ -80,7 +80,7 @@ def linear_candidates(shape: LinearShape, batch: int, *, has_norm: bool) -> Iter
 
 
 def _dot_candidates(shape: LinearShape, block_b: int) -> Iterator[LinearChoice]:
-    """Tiles of 16 to 32 KiB, few programs that together leave room for those of the next kernel."""
+    """Tiles of 8 to 32 KiB, few programs that together leave room for those of the next kernel."""
     matrices = 2 if shape.is_gated else 1
     for (tile, block_k, warps), stages in itertools.product(_TILES, (3, 4, 5, 6)):
         block_n, weight_bytes = tile // matrices, shape.weight_bits // 8
@@ -114,7 +114,7 @@ def _limb_dot_candidates(shape: LinearShape, batch: int) -> Iterator[LinearChoic
 
 
 def _useful_splits(shape: LinearShape, block_n: int, block_k: int, per_processor: int) -> list[int]:
-    """The fewest that keep the device busy, and the one that fills it best beside them."""
+    """The fewest that keep the device busy, and two that fill it best beside them."""
     tiles = -(-shape.num_rows // block_n)
     possible = [
         splits
