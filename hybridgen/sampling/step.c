@@ -271,8 +271,8 @@ int hg_sample_step(const struct hg_segments *segments, const struct hg_lanes *la
     int has_rows = check_rows(&s, error, error_bytes);
     if (has_rows < 0)
         return -1;
-    /* Whoever can go on without the whole row does so first; a row that was left has mostly asked its
-     * cut, so it is read as soon as it is there. */
+    /* Whoever can go on without the whole row does so first; a row that was left has mostly asked
+     * its cut, so it is read as soon as it is there. */
     if (has_rows)
         do_rows(&s, is_rest, is_rest, report);
     if (!is_rest && report->num_left && hg_has_complete(&s))

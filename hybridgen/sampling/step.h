@@ -19,8 +19,8 @@ struct hg_step_report {
 /* Do the rows of the lane: first those whose cut gives the token (cut.h), then the others, if they
  * are there, complete.  Those that are not are left and `done` is not stored: call again, with
  * `is_rest`, which does what is left and counts nothing twice.  Rows without cuts are there as soon
- * as the step is.  Where the device chose the tokens of the step before it waited for nobody, so the
- * lane that had a row then may not have published its token yet: such a row is left too, until it
+ * as the step is.  Where the device chose the tokens of the step before it waited for nobody, so
+ * the lane that had a row then may not have published its token yet: such a row is left too, until it
  * has.  So is a row with a grammar whose mask is not among `masks` (NULL: none is).
  *
  * Returns 0; or -1 with `error` filled in when step, rows and segments contradict each other, or the
